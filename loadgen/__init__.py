@@ -1,0 +1,3 @@
+"""Distributed load generation for OpenAI-compatible LLM servers."""
+
+__version__ = "0.1.0"
