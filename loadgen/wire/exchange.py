@@ -7,9 +7,17 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
+
+from loadgen.wire.sse import FirstToken
 
 Endpoint = Literal["chat", "completions"]
+
+
+class SentStamp(Protocol):
+    """A connection that knows when it last sent."""
+
+    sent_ns: int | None
 
 
 def _stamps() -> array[int]:
@@ -32,16 +40,50 @@ class Exchange:
     output_forced: bool = False
     """Whether the server was told to produce exactly `output_tokens_requested` (`ignore_eos`, `min_tokens`)."""
     request_bytes: int = 0
+    connected_ns: int | None = None
+    """When a connection, new or kept alive, was at hand."""
     sent_ns: int | None = None
     response_started_ns: int | None = None
     http_status: int | None = None
     content_type: str = ""
     chunks: list[bytes] = field(default_factory=list)
     chunk_ns: array[int] = field(default_factory=_stamps)
+    last_arrival_ns: int | None = None
+    """Arrival of the latest read, whatever it brought."""
     kernel_stamps: bool = False
+    read_delay_ns: int = 0
+    """The longest time that bytes of this answer lay in the kernel before they were read; 0 without kernel stamps."""
     finished_ns: int | None = None
     """None while the request is open."""
     body_complete: bool = False
     """Whether the body ended as HTTP says it should (last chunk, content length, or close of an unframed body)."""
     failure: tuple[str, str] | None = None
     """(status, reason) that the client itself saw: connect, transport, a timeout, protocol, cancelled, censored."""
+    first_token: FirstToken = field(default_factory=FirstToken)
+    """Tells on the hot path, for timeouts and live counts, whether a token has arrived."""
+    first_token_ns: int | None = None
+    last_event_ns: int | None = None
+    """Arrival of the latest read that completed an event with data."""
+    events: int = 0
+    """Events since the first token; a live estimate of tokens, never a result."""
+
+    wire: SentStamp | None = None
+    """The connection while the request is open: it knows when the last byte was sent."""
+
+    def note_sent(self) -> None:
+        """Takes the send instant from the connection, whether or not an answer has begun."""
+        if self.sent_ns is None and self.wire is not None:
+            self.sent_ns = self.wire.sent_ns
+
+    def add(self, chunk: bytes, arrival_ns: int) -> None:
+        """Keeps the payload bytes of one read."""
+        self.chunks.append(chunk)
+        self.chunk_ns.append(arrival_ns)
+        if self.first_token_ns is None:
+            if not self.first_token.feed(chunk):
+                return
+            self.first_token_ns = self.last_event_ns = arrival_ns
+            self.events = 1
+        elif b"data:" in chunk:
+            self.last_event_ns = arrival_ns
+            self.events += chunk.count(b"data:")

@@ -1,0 +1,46 @@
+# Targets for people and for .ci/run alike; `make` lists them.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check fmt live bench docs clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+setup: $(STAMP) ## make the virtual environment (.venv) with everything in it
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "llm-loadgen needs Python 3.11, 3.12 or 3.13; name one: make PYTHON=python3.12 …")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+demo: setup ## start the simulator, sweep the concurrency, print the table, write the report (about 75 s)
+	$(BIN)/loadgen run scenarios/chat-capacity.yaml
+
+test: setup ## the everyday tests
+	$(BIN)/python -m pytest
+
+check: setup ## format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+fmt: setup ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+live: setup ## measure real vLLM serving a real model on this machine's CPU (builds both once, then about 4 minutes)
+	$(BIN)/python -m pytest -o addopts= -ra tests/live
+
+bench: setup ## the tool's own speed, side by side
+	$(BIN)/python bench/prompts.py
+
+docs: setup ## write the reference pages again from the code
+	$(BIN)/python -m loadgen.cli.reference --write
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build

@@ -1,0 +1,170 @@
+"""Writes the reference documents from the code: scenario keys, commands, the table of scenarios; a test compares them.
+
+`python -m loadgen.cli.reference` names the documents that are out of date, with `--write` it writes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from loadgen.cli import COMMANDS, GROUPS, load_command
+from loadgen.cli.options import SLO_OPTION, aliases, option_names
+from loadgen.scenario.keys import Key, scenario_keys, section_models
+
+ROOT = Path(__file__).resolve().parents[2]
+
+_SCENARIO_OPTIONS = {option_names(key)[0] for key in scenario_keys().values() if option_names(key)} | {SLO_OPTION}
+
+_MADE = "<!-- Made by `python -m loadgen.cli.reference --write`; change the code, not this file. -->\n"
+
+_SCENARIO = """\
+# Scenario reference
+
+A scenario is a YAML file. Every key is optional; without any, the simulator is loaded with the defaults below.
+`loadgen validate SCENARIO` checks one and prints it with every default written out.
+
+A value comes from, in this order: an option or `--set section.key=value`; the environment variable
+`LOADGEN_SECTION_KEY`; the file; the default. Two choices count as a whole. A `target.base_url` replaces the
+`target.server` of a later place in that order, with the settings under `server`; a `target.server` replaces the
+`target.base_url`. `--slo` (or `LOADGEN_SLO`) replaces all limits.
+
+- A **duration** is a number with `ms`, `s`, `m` or `h`, such as `500ms`; a bare number is seconds. Limits under `slo`
+  need the unit.
+- A **percentage** is written `1%` or `0.01`.
+- A **sweep** is a list, `[1, 2, 4]` in a file and `1,2,4` on the command line. Settings of the server are swept
+  outermost, in the order below; concurrency innermost.
+- `null` in a file is `none` on the command line.
+- An API key is never part of a scenario: it is read from the environment variable that `target.api_key_env` names.
+"""
+
+_SLO = """
+`--slo 'ttft_p95<500ms,error_rate<1%'` gives the whole set on the command line.
+"""
+
+_CLI = """\
+# Command reference
+
+Exit codes: 0 all good; 1 failed to run, or every request failed; 2 bad usage or scenario; 3 no level is valid;
+130 interrupted. Errors go to standard error as a sentence, with a last line `hint: …` where something can be done.
+"""
+
+_SCENARIOS = """\
+# Scenarios
+
+Each opens with the question it answers. `loadgen run scenarios/smoke.yaml` runs one; every key can be changed on the
+command line, see [the reference](../docs/reference-scenario.md).
+"""
+
+
+def scenario_reference() -> str:
+    """docs/reference-scenario.md."""
+    keys = list(scenario_keys().values())
+    parts = [_MADE, _SCENARIO]
+    for section in ("", *section_models()):
+        model = section_models().get(section)
+        parts.append(f"\n## {f'`{section}`' if section else 'Top level'}\n\n")
+        parts.append(f"{model.__doc__}\n\n" if model else "")
+        rows = [_key_row(key) for key in keys if key.section == section]
+        parts.append(_table(("key", "default", "meaning", "option", "other names"), rows))
+        parts.append(_SLO if section == "slo" else "")
+    return "".join(parts)
+
+
+def _key_row(key: Key) -> tuple[str, ...]:
+    option = _code(option_names(key)) or f"`--set {key.path}=…`"
+    return (f"`{key.leaf}`", f"`{key.default}`", key.description, option, _code(aliases(key)))
+
+
+def command_reference() -> str:
+    """docs/reference-cli.md."""
+    parts = [_MADE, _CLI]
+    for name in COMMANDS:
+        command = load_command(name)
+        if name in GROUPS:
+            parts += [_command(f"{name} {inner}", real) for inner, real in command.commands.items()]
+        else:
+            parts.append(_command(name, command))
+    return "".join(parts)
+
+
+def _command(name: str, command: Any) -> str:
+    arguments = [param for param in command.params if param.param_type_name == "argument" and not param.hidden]
+    options = [param for param in command.params if param.param_type_name == "option" and not param.hidden]
+    takes_scenario = any("--set" in param.opts for param in options)
+    own = [param for param in options if not (takes_scenario and param.opts[0] in _SCENARIO_OPTIONS)]
+    usage = "".join(f" {_argument(param)}" for param in arguments)
+    rows = [(f"`{_argument(param)}`", "", param.help or "") for param in arguments]
+    rows += [(_code([*param.opts, *param.secondary_opts]), _value(param), param.help or "") for param in own]
+    heading = f"\n## `loadgen {name}`\n\n`loadgen {name}{usage} [OPTIONS]`\n\n{command.help}\n\n"
+    others = "\nAnd an option for each key of [a scenario](reference-scenario.md).\n" if takes_scenario else ""
+    return heading + (_table(("option", "value", "meaning"), rows) if rows else "") + others
+
+
+def _argument(param: Any) -> str:
+    name = param.metavar or param.name.upper()
+    return name if param.required else f"[{name}]"
+
+
+def _value(param: Any) -> str:
+    if getattr(param, "is_flag", False):
+        return ""
+    default = "" if param.default is None else f", default `{param.default}`"
+    return f"`{param.metavar or 'VALUE'}`{default}"
+
+
+def scenario_table() -> str:
+    """scenarios/README.md, from the comment that each scenario opens with."""
+    rows = []
+    for path in sorted((ROOT / "scenarios").glob("*.yaml")):
+        told = yaml.safe_load(_opening_comment(path.read_text(encoding="utf-8")))
+        rows.append((f"[{path.stem}]({path.name})", told["Question"], told["Time"], told["Good"]))
+    return _MADE + _SCENARIOS + "\n" + _table(("scenario", "question", "time", "what good looks like"), rows)
+
+
+def _opening_comment(text: str) -> str:
+    lines = text.splitlines()
+    end = next(number for number, line in enumerate(lines) if not line.startswith("#"))
+    return "\n".join(line.removeprefix("# ") for line in lines[:end])
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+DOCUMENTS = {
+    "docs/reference-scenario.md": scenario_reference,
+    "scenarios/README.md": scenario_table,
+    "docs/reference-cli.md": command_reference,
+}
+"""Each document, by its path from the root of the project, and what it should hold."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m loadgen.cli.reference")
+    parser.add_argument("--write", action="store_true", help="write the documents that are out of date")
+    write = parser.parse_args().write
+    stale = 0
+    for name, wanted in DOCUMENTS.items():
+        path, text = ROOT / name, wanted()
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        if write:
+            path.write_text(text, encoding="utf-8")
+        print(f"{name}: {'written' if write else 'out of date'}")
+        stale += not write
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

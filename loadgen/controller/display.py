@@ -1,0 +1,69 @@
+"""What a person sees while a run goes on: one live line at a terminal, one line a level elsewhere. On standard error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gevent
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from loadgen.controller.sweep import Progress
+
+_REFRESH_S = 0.25
+
+
+class Display:
+    """Draws `Progress` and the merged live counts until `close`."""
+
+    def __init__(self, console: Console, progress: Progress, live_figures: Any) -> None:
+        """`live_figures()` gives {"in_flight", "tokens_per_s", "failed"}; None where nothing has been measured."""
+        self._console = console
+        self._progress = progress
+        self._live_figures = live_figures
+        self._live: Live | None = None
+        self._greenlet: gevent.Greenlet | None = None
+        if console.is_terminal:
+            # Drawn by a greenlet of ours: rich's own refresh thread would compete with the hub for the interpreter.
+            self._live = Live(console=console, auto_refresh=False, transient=True)
+            self._live.start()
+            self._greenlet = gevent.spawn(self._draw_forever)
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def close(self) -> None:
+        if self._greenlet is not None:
+            self._greenlet.kill()
+        if self._live is not None:
+            self._live.stop()
+
+    def _draw_forever(self) -> None:
+        assert self._live is not None
+        while True:
+            self._live.update(Text(self.line(), no_wrap=True, overflow="ellipsis"), refresh=True)
+            gevent.sleep(_REFRESH_S)
+
+    def line(self) -> str:
+        """The live line as plain text."""
+        progress, figures = self._progress, self._live_figures()
+        parts = []
+        if progress.level is not None:
+            settings = "".join(f", {key} {value}" for key, value in progress.swept(progress.level).items())
+            parts.append(
+                f"level {progress.level.level + 1}/{progress.levels}: concurrency {progress.level.concurrency}{settings}"
+            )
+        phase = progress.phase
+        if progress.phase_s:
+            phase += f" {min(progress.elapsed_s(), progress.phase_s):.0f}/{progress.phase_s:g} s"
+        parts.append(phase)
+        if figures["in_flight"] is not None:
+            parts.append(f"{figures['in_flight']} in flight")
+        if figures["tokens_per_s"] is not None:
+            parts.append(f"{figures['tokens_per_s']:,.0f} output tok/s")
+        if figures["failed"]:
+            parts.append(f"{figures['failed']} failed")
+        parts.append(f"about {progress.left_s():.0f} s left")
+        return " · ".join(parts)

@@ -1,0 +1,220 @@
+"""The workers as the controller sees them: Locust's master, who is there, what each has said, and who went missing."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import gevent
+import locust
+from locust.env import Environment
+from locust.exception import RPCError
+from locust.runners import STATE_MISSING
+
+from loadgen import messages, spool
+from loadgen.errors import LoadgenError, UsageError
+from loadgen.host import boot_id
+from loadgen.messages import Block, Configure, Finished, Hello, LevelDone, Message, Ready
+from loadgen.run_folder import RunFolder
+from loadgen.worker.streaming_user import StreamingUser
+
+_PINGS = 12
+_POLL_S = 0.02
+_CONNECT_S = 30.0
+_FINISH_S = 15.0
+
+
+@dataclass(slots=True)
+class Worker:
+    """One worker and what it has said so far."""
+
+    client_id: str
+    index: int
+    hello: Hello
+    same_clock: bool
+    """Whether it runs on this machine, whose monotonic clock it then shares."""
+    offset_ns: int = 0
+    error_ns: int = 0
+    ready: Ready | None = None
+    level_done: LevelDone | None = None
+    finished: Finished | None = None
+    live: dict[str, Any] = field(default_factory=dict)
+    lost: bool = False
+    block_writer: spool.SpoolWriter | None = None
+
+
+class Fleet:
+    """Locust's master runner and its workers, local and remote. Runs in the hub; nothing here blocks it."""
+
+    def __init__(self, *, bind_host: str, bind_port: int, on_live: Callable[[Worker], object]) -> None:
+        """`bind_port` 0 takes a free one. Raises UsageError when the port is taken."""
+        self._environment = Environment(user_classes=[StreamingUser], events=locust.events)
+        try:
+            self.runner = self._environment.create_master_runner(bind_host, bind_port)
+        except (RPCError, SystemExit):
+            raise UsageError(
+                f"The port {bind_port} for workers is taken on {bind_host}.",
+                hint="end the other controller, or choose another with --master-bind-port",
+            ) from None
+        self.port: int = self.runner.server.port
+        self.workers: dict[str, Worker] = {}
+        self._local: list[subprocess.Popen[bytes]] = []
+        self._on_live = on_live
+        self._folder: RunFolder | None = None
+        self._best_ping_ns: dict[str, int] = {}
+        for name, listener in (
+            (messages.HELLO, self._on_hello),
+            (messages.PONG, self._on_pong),
+            (messages.READY, self._on_ready),
+            (messages.BLOCK, self._on_block),
+            (messages.LEVEL_DONE, self._on_level_done),
+            (messages.FINISHED, self._on_finished),
+        ):
+            self.runner.register_message(name, listener)
+        locust.events.worker_report.add_listener(self._on_report)
+
+    def start_local(self, count: int, log: Any) -> None:
+        """Starts workers on this host; they die with this process, and their output goes to `log`."""
+        command = [sys.executable, "-m", "loadgen", "worker", "--die-with-parent"]
+        command += ["--master-host", "127.0.0.1", "--master-port", str(self.port)]
+        for _ in range(count):
+            # A session of its own: Ctrl-C at the terminal reaches the controller alone, which ends the run in order.
+            self._local.append(
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            )
+
+    def await_workers(self, count: int) -> None:
+        """Waits until `count` workers have said hello. Raises LoadgenError when one dies or does not come."""
+        deadline = time.monotonic() + (_CONNECT_S if len(self._local) == count else float("inf"))
+        while len(self.workers) < count:
+            for process in self._local:
+                if process.poll() is not None:
+                    raise LoadgenError(
+                        f"A worker ended with exit code {process.returncode} before it connected.",
+                        hint="its output is in run.log in the run folder",
+                    )
+            if time.monotonic() > deadline:
+                raise LoadgenError(
+                    f"Only {len(self.workers)} of {count} workers connected within {_CONNECT_S:g} s.",
+                    hint="its output is in run.log in the run folder",
+                )
+            gevent.sleep(_POLL_S)
+
+    def measure_clocks(self) -> None:
+        """Finds each remote worker's clock offset from the ping with the least round trip (Cristian 1989)."""
+        if all(worker.same_clock for worker in self.workers.values()):
+            return
+        for _ in range(_PINGS):
+            for worker in self.workers.values():
+                self.runner.send_message(messages.PING, {"sent_ns": time.monotonic_ns()}, worker.client_id)
+            gevent.sleep(0.05)
+
+    def configure(self, folder: RunFolder, plan_for: Callable[[Worker], Configure]) -> None:
+        """Configures every worker and waits until each is ready. Raises LoadgenError when one is not."""
+        self._folder = folder
+        for worker in self.workers.values():
+            self.say(messages.CONFIGURE, plan_for(worker), worker)
+        deadline = time.monotonic() + _CONNECT_S
+        while waiting := [w for w in self.workers.values() if w.ready is None]:
+            if time.monotonic() > deadline:
+                raise LoadgenError(f"Worker {waiting[0].index} ({waiting[0].hello.host}) did not get ready.")
+            gevent.sleep(_POLL_S)
+        for worker in self.workers.values():
+            if worker.ready is not None and worker.ready.problem:
+                raise LoadgenError(f"Worker {worker.index} ({worker.hello.host}) cannot work: {worker.ready.problem}.")
+
+    def say(self, name: str, message: Message, worker: Worker | None = None) -> None:
+        """Sends a message to one worker, or to all."""
+        for each in [worker] if worker is not None else list(self.workers.values()):
+            self.runner.send_message(name, message.encode(), each.client_id)
+
+    def spawn(self, users: int) -> None:
+        """Has Locust run so many users over all workers; waits until they are there."""
+        self.runner.start(users, spawn_rate=max(1, users))
+
+    @property
+    def users(self) -> int:
+        """Users that run now, as the workers report."""
+        return int(self.runner.user_count)
+
+    def set_stop_timeout(self, seconds: float) -> None:
+        """How long a user that is to stop may take to finish its request."""
+        self._environment.stop_timeout = seconds
+
+    def find_lost(self) -> list[Worker]:
+        """Marks and gives the workers that are gone: their process has ended, or Locust misses their heartbeat."""
+        dead = {process.pid for process in self._local if process.poll() is not None}
+        for worker in self.workers.values():
+            node = self.runner.clients.get(worker.client_id)
+            gone = node is None or node.state == STATE_MISSING
+            if not worker.finished and (gone or (worker.same_clock and worker.hello.pid in dead)):
+                worker.lost = True
+        return [worker for worker in self.workers.values() if worker.lost]
+
+    def finish(self) -> None:
+        """Ends the users, lets every worker write what it has, and ends the workers."""
+        self.say(messages.FINISH, Message())
+        deadline = time.monotonic() + _FINISH_S
+        while any(not w.finished and not w.lost for w in self.workers.values()) and time.monotonic() < deadline:
+            self.find_lost()
+            gevent.sleep(_POLL_S)
+
+    def close(self) -> None:
+        """Tells the workers to quit and waits for the local ones; kills those that do not."""
+        with contextlib.suppress(Exception):  # whatever state Locust is in, the processes below must end
+            self.runner.quit()
+        deadline = time.monotonic() + 5
+        for process in self._local:
+            while process.poll() is None and time.monotonic() < deadline:
+                gevent.sleep(_POLL_S)
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        for worker in self.workers.values():
+            if worker.block_writer is not None:
+                worker.block_writer.close()
+        locust.events.worker_report.remove_listener(self._on_report)
+
+    def _on_hello(self, environment: Any, msg: Any) -> None:
+        hello = Hello.decode(msg.data)
+        if msg.node_id not in self.workers:
+            worker = Worker(msg.node_id, len(self.workers), hello, same_clock=hello.boot_id == boot_id())
+            self.workers[msg.node_id] = worker
+
+    def _on_pong(self, environment: Any, msg: Any) -> None:
+        now_ns = time.monotonic_ns()
+        worker = self.workers[msg.node_id]
+        round_trip_ns = now_ns - msg.data["sent_ns"]
+        if worker.same_clock or round_trip_ns >= self._best_ping_ns.get(msg.node_id, sys.maxsize):
+            return
+        self._best_ping_ns[msg.node_id] = round_trip_ns
+        worker.offset_ns = msg.data["worker_ns"] - (msg.data["sent_ns"] + now_ns) // 2
+        worker.error_ns = round_trip_ns // 2
+
+    def _on_ready(self, environment: Any, msg: Any) -> None:
+        self.workers[msg.node_id].ready = Ready.decode(msg.data)
+
+    def _on_block(self, environment: Any, msg: Any) -> None:
+        block = Block.decode(msg.data)
+        worker = self.workers[msg.node_id]
+        if worker.block_writer is None:
+            assert self._folder is not None
+            worker.block_writer = spool.SpoolWriter(self._folder.spool(worker.index))
+        worker.block_writer.append(block.payload)
+
+    def _on_level_done(self, environment: Any, msg: Any) -> None:
+        self.workers[msg.node_id].level_done = LevelDone.decode(msg.data)
+
+    def _on_finished(self, environment: Any, msg: Any) -> None:
+        self.workers[msg.node_id].finished = Finished.decode(msg.data)
+
+    def _on_report(self, client_id: str, data: dict[str, Any]) -> None:
+        worker = self.workers.get(client_id)
+        if worker is not None and messages.LIVE in data:
+            worker.live = data[messages.LIVE]
+            self._on_live(worker)

@@ -1,0 +1,31 @@
+"""Starts the server of a scenario that asks for one of ours, with the settings of a level."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import gevent
+
+from loadgen.errors import LoadgenError
+from server.process import ServerProcess, StartError
+
+_READY = "simulator listening on "
+
+
+def start_simulator(settings: dict[str, Any], *, log: Path, port: int, timeout_s: float) -> tuple[ServerProcess, str]:
+    """The simulator with `settings`, ready, and its base URL. `port` 0 takes a free one.
+
+    Raises LoadgenError with the end of its log when it does not start.
+    """
+    command = [sys.executable, "-m", "loadgen", "serve", "sim", "--die-with-parent", "--port", str(port)]
+    for key, value in settings.items():
+        command += [f"--{key.replace('_', '-')}", str(value)]
+    try:
+        process = ServerProcess(command, log)
+        return process, process.await_line(_READY, timeout_s, gevent.sleep)
+    except StartError as error:
+        raise LoadgenError(
+            f"The simulator did not start: {error}", hint="its whole output is in server.log in the run folder"
+        ) from None

@@ -1,0 +1,223 @@
+"""`loadgen run` from scenario to exit code: server, workers, target, sweep, judgement, outputs, in that order."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+import signal
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import gevent
+from gevent.event import Event
+from rich.console import Console
+
+from loadgen import host
+from loadgen.controller.display import Display
+from loadgen.controller.fleet import Fleet, Worker
+from loadgen.controller.live import LiveRun
+from loadgen.controller.own_server import start_simulator
+from loadgen.controller.sweep import InterruptedRun, Progress, Sweep
+from loadgen.controller.target import Target, inspect
+from loadgen.errors import LoadgenError
+from loadgen.judgement import judge
+from loadgen.messages import Configure
+from loadgen.outputs import write_outputs
+from loadgen.record import LevelPlan
+from loadgen.run_folder import RunFolder, RunReader
+from loadgen.scenario.model import Level, Scenario
+from server.process import ServerProcess
+
+EXIT_INTERRUPTED = 130
+
+
+def run(scenario: Scenario, output_dir: Path | None, *, bind_host: str, bind_port: int) -> int:
+    """Runs the whole scenario and gives the exit code. Raises LoadgenError before anything was measured."""
+    scenario = scenario.with_seed()
+    path = output_dir or Path("runs") / scenario.name / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
+    existed = path.exists()
+    with contextlib.ExitStack() as stack:
+        live = LiveRun(scenario)
+        stack.callback(live.close)
+        live.serve()
+        nonce = secrets.token_hex(8)
+        folder = RunFolder.create(path, scenario_yaml=scenario.to_yaml(), nonce=nonce)
+        controller = _Controller(scenario, folder, nonce, live, stack)
+        try:
+            controller.prepare(bind_host, bind_port)
+        except BaseException:
+            stack.close()  # whoever writes into the folder ends first
+            _discard(path, keep=existed)
+            raise
+        return controller.measure()
+
+
+def _discard(path: Path, *, keep: bool) -> None:
+    """A run that never began leaves nothing behind."""
+    for entry in path.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    if not keep:
+        path.rmdir()
+
+
+class _Controller:
+    """The parts of one run, and the order in which they work."""
+
+    def __init__(
+        self, scenario: Scenario, folder: RunFolder, nonce: str, live: LiveRun, stack: contextlib.ExitStack
+    ) -> None:
+        self._scenario = scenario
+        self._folder = folder
+        self._nonce = nonce
+        self._live = live
+        self._stack = stack
+        self._console = Console(stderr=True)
+        self._stop = Event()
+        self._server: ServerProcess | None = None
+        self._server_port = 0
+        self._target: Target
+        self._fleet: Fleet
+
+    def prepare(self, bind_host: str, bind_port: int) -> None:
+        """Everything that can be refused: the target, the prompts, the workers."""
+        scenario = self._scenario
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = gevent.signal_handler(number, self._stop.set)
+            self._stack.callback(handler.cancel)
+        self._stack.callback(self._stop_server)
+        local, remote = scenario.workers.local_count(), scenario.workers.expect
+        self._fleet = Fleet(bind_host=bind_host, bind_port=bind_port, on_live=self._live.update_worker)
+        self._stack.callback(self._fleet.close)
+        log = self._stack.enter_context((self._folder.path / "run.log").open("ab"))
+        # The workers start up while the server is asked what it is.
+        self._fleet.start_local(local, log)
+        self._use_server(scenario.levels()[0])
+        if remote:
+            self._console.print(f"awaiting {remote} workers on port {self._fleet.port}", highlight=False)
+        self._fleet.await_workers(local + remote)
+        self._fleet.measure_clocks()
+        self._configure_workers()
+        self._folder.write_provenance(self._provenance())
+
+    def _use_server(self, level: Level) -> None:
+        """Has the target answer with the settings of a level, starting it if it is ours."""
+        scenario = self._scenario
+        base_url = scenario.target.base_url
+        if base_url is None:
+            self._stop_server()
+            self._server, base_url = start_simulator(
+                level.server,
+                log=self._folder.path / "server.log",
+                port=self._server_port,
+                timeout_s=scenario.target.ready_timeout,
+            )
+            self._server_port = int(base_url.rpartition(":")[2])
+        self._target = inspect(scenario, base_url, tell=lambda text: self._console.print(text, highlight=False))
+        self._live.set_model(self._target.model)
+
+    def _stop_server(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+    def _configure_workers(self) -> None:
+        workers = len(self._fleet.workers)
+        self._fleet.configure(self._folder, lambda worker: self._plan_for(worker, workers))
+
+    def _plan_for(self, worker: Worker, workers: int) -> Configure:
+        scenario, target = self._scenario, self._target
+        timeouts = scenario.timeouts
+        limits = {
+            f"{name}_ns": None if (value := getattr(timeouts, name)) is None else round(value * 1e9)
+            for name in ("connect", "first_byte", "first_token", "between_tokens", "total")
+        }
+        return Configure(
+            worker=worker.index,
+            workers=workers,
+            base_url=target.base_url,
+            endpoint=scenario.target.endpoint,
+            model=target.model,
+            insecure=scenario.target.insecure,
+            api_key_env=scenario.target.api_key_env,
+            recipe=target.recipe.to_dict(),
+            output_tokens=scenario.workload.output_tokens,
+            ignore_eos=scenario.workload.ignore_eos,
+            continuous_usage=target.continuous_usage,
+            limits_ns=limits,
+            run_folder=str(self._folder.path.resolve()),
+            nonce=self._nonce,
+            clock_offset_ns=worker.offset_ns,
+            clock_error_ns=worker.error_ns,
+        )
+
+    def _provenance(self) -> dict[str, Any]:
+        return {
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seed": self._scenario.seed,
+            "target": self._target.describe(),
+            "controller": host.describe(),
+            "workers": [
+                {
+                    "worker": worker.index,
+                    "cores": worker.hello.cores,
+                    "program_version": worker.hello.program_version,
+                    "same_host": worker.same_clock,
+                    "clock_error_ms": worker.error_ns / 1e6,
+                }
+                for worker in self._fleet.workers.values()
+            ],
+        }
+
+    def measure(self) -> int:
+        """Runs the sweep as far as it comes, then judges and writes whatever was measured."""
+        levels = self._scenario.levels()
+        load = self._scenario.load
+        progress = Progress(
+            levels=len(levels),
+            swept_keys=_swept_keys(levels),
+            remaining_s=len(levels) * (load.warmup + load.duration),
+        )
+        display = Display(self._console, progress, self._live.figures)
+        failure: LoadgenError | None = None
+        interrupted = False
+        try:
+            reader = RunReader(self._folder)
+            for _ in self._sweep(levels, progress):
+                for level in judge(reader, self._scenario):
+                    self._live.add_level(level)
+                    write_level(self._folder.levels, level)
+        except InterruptedRun:
+            interrupted = True
+        except LoadgenError as error:
+            failure = error
+        finally:
+            progress.enter("writing")
+            self._fleet.finish()
+            display.close()
+        exit_code = write_outputs(self._folder, Console())
+        self._live.finish(self._stop)
+        if failure is not None:
+            raise failure
+        return EXIT_INTERRUPTED if interrupted else exit_code
+
+    def _sweep(self, levels: list[Level], progress: Progress) -> Iterator[LevelPlan]:
+        sweep = Sweep(self._fleet, self._folder, self._scenario.load, self._stop, progress)
+        for number, (_, group) in enumerate(groupby(levels, key=lambda level: level.server)):
+            for position, level in enumerate(group):
+                if number and not position:
+                    progress.enter("restarting the server")
+                    self._fleet.spawn(0)
+                    self._use_server(level)
+                    self._configure_workers()
+                yield sweep.run(level, on_window=self._live.begin_level)
+
+
+def _swept_keys(levels: list[Level]) -> tuple[str, ...]:
+    return tuple(key for key in levels[0].server if len({level.server[key] for level in levels}) > 1)

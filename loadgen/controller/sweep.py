@@ -1,0 +1,178 @@
+"""The sweep: one level after another over the same fleet. Decides when; knows nothing of HTTP and computes no figure.
+
+A level is ramp → warm-up → window → drain. The window is a pair of instants told to the workers ahead of time; its
+requests are followed to their end while the users keep running, so they end under unchanged load.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gevent
+from gevent.event import Event
+
+from loadgen import messages
+from loadgen.controller.fleet import Fleet
+from loadgen.errors import LoadgenError
+from loadgen.messages import Window
+from loadgen.record import LevelPlan
+from loadgen.run_folder import RunFolder
+from loadgen.scenario.model import Level, Load
+
+_POLL_S = 0.05
+# The workers' own deadline must pass before the controller loses patience with them.
+_PATIENCE_S = 5.0
+# Prompts kept ready: enough for every user to send a few before the hub gets its next turn.
+_DEPTH_PER_USER = 4
+_LEAST_DEPTH = 64
+
+
+class InterruptedRun(Exception):
+    """A signal asked the run to end; what was measured is in the folder."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a sweep is, for the display."""
+
+    levels: int
+    swept_keys: tuple[str, ...] = ()
+    """Settings of the server that differ between levels."""
+    level: Level | None = None
+    phase: str = "starting"
+    phase_began: float = 0.0
+    phase_s: float | None = None
+    """How long the phase lasts, where that is known."""
+    remaining_s: float = 0.0
+    """Warm-ups and windows still to come after this phase."""
+
+    def enter(self, phase: str, phase_s: float | None = None) -> None:
+        self.phase, self.phase_s, self.phase_began = phase, phase_s, time.monotonic()
+        if phase_s is not None:
+            self.remaining_s = max(0.0, self.remaining_s - phase_s)
+
+    def elapsed_s(self) -> float:
+        """Seconds in this phase so far."""
+        return time.monotonic() - self.phase_began
+
+    def swept(self, level: Level) -> dict[str, Any]:
+        """The settings by which a level differs from others."""
+        return {key: level.server[key] for key in self.swept_keys}
+
+    def left_s(self) -> float:
+        """Estimated seconds until the sweep ends; drains are not foreseen."""
+        here = 0.0
+        if self.phase_s is not None:
+            here = max(0.0, self.phase_s - self.elapsed_s())
+        return here + self.remaining_s
+
+
+class Sweep:
+    """Runs levels over a fleet and notes each in the run's journal."""
+
+    def __init__(self, fleet: Fleet, folder: RunFolder, load: Load, stop: Event, progress: Progress) -> None:
+        self._fleet = fleet
+        self._folder = folder
+        self._load = load
+        self._stop = stop
+        self.progress = progress
+
+    def run(self, level: Level, on_window: Callable[[LevelPlan], object]) -> LevelPlan:
+        """One level, from its ramp to the end of its drain.
+
+        Raises InterruptedRun after noting the level as interrupted, and LoadgenError when no worker is left.
+        """
+        fleet, load, progress = self._fleet, self._load, self.progress
+        progress.level = level
+        progress.enter("ramp")
+        for worker in fleet.workers.values():
+            worker.level_done = None
+        fleet.say(
+            messages.LEVEL,
+            messages.Level(
+                level=level.level,
+                ramp_ns=round(load.ramp * 1e9),
+                depth=max(_LEAST_DEPTH, _DEPTH_PER_USER * level.concurrency),
+            ),
+        )
+        fleet.set_stop_timeout(load.drain_timeout)
+        fleet.spawn(level.concurrency)
+        self._check_workers()
+
+        start_ns = time.monotonic_ns() + round(load.warmup * 1e9)
+        plan = LevelPlan(
+            level=level.level,
+            concurrency=level.concurrency,
+            window_start_ns=start_ns,
+            window_end_ns=start_ns + round(load.duration * 1e9),
+            server=level.server,
+            workers=len(fleet.workers),
+        )
+        deadline_ns = plan.window_end_ns + round(load.drain_timeout * 1e9)
+        for worker in fleet.workers.values():
+            window = Window(
+                level=level.level,
+                start_ns=plan.window_start_ns + worker.offset_ns,
+                end_ns=plan.window_end_ns + worker.offset_ns,
+                drain_deadline_ns=deadline_ns + worker.offset_ns,
+            )
+            fleet.say(messages.WINDOW, window, worker)
+        on_window(plan)
+        try:
+            progress.enter("warm-up", load.warmup)
+            self._wait_until(plan.window_start_ns)
+            progress.enter("window", load.duration)
+            self._wait_until(plan.window_end_ns)
+            progress.enter("drain")
+            self._wait_for_drain(level, deadline_ns)
+        except InterruptedRun:
+            self._note_interrupted(plan)
+            raise
+        plan = dataclasses.replace(plan, drained_ns=time.monotonic_ns(), lost_workers=len(fleet.find_lost()))
+        self._note(plan)
+        self._check_workers()
+        return plan
+
+    def _note_interrupted(self, plan: LevelPlan) -> None:
+        end_ns = min(plan.window_end_ns, time.monotonic_ns())
+        if end_ns > plan.window_start_ns:
+            lost = len(self._fleet.find_lost())
+            self._note(dataclasses.replace(plan, window_end_ns=end_ns, interrupted=True, lost_workers=lost))
+
+    def _note(self, plan: LevelPlan) -> None:
+        self._folder.note_level(plan, {w.index: w.offset_ns for w in self._fleet.workers.values()})
+
+    def _wait_until(self, instant_ns: int) -> None:
+        while (remaining_ns := instant_ns - time.monotonic_ns()) > 0:
+            self._pause(min(_POLL_S, remaining_ns / 1e9))
+            self._check_workers()
+
+    def _wait_for_drain(self, level: Level, deadline_ns: int) -> None:
+        patience_ns = deadline_ns + round(_PATIENCE_S * 1e9)
+        while True:
+            lost = self._fleet.find_lost()
+            waiting = [w for w in self._fleet.workers.values() if w not in lost and not _is_done(w.level_done, level)]
+            if not waiting:
+                return
+            if time.monotonic_ns() > patience_ns:
+                for worker in waiting:
+                    worker.lost = True
+                return
+            self._pause(_POLL_S)
+
+    def _check_workers(self) -> None:
+        if len(self._fleet.find_lost()) == len(self._fleet.workers):
+            raise LoadgenError("Every worker is gone.", hint="their output is in run.log in the run folder")
+
+    def _pause(self, seconds: float) -> None:
+        if self._stop.is_set():
+            raise InterruptedRun
+        gevent.sleep(seconds)
+
+
+def _is_done(done: messages.LevelDone | None, level: Level) -> bool:
+    return done is not None and done.level == level.level

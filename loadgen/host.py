@@ -1,0 +1,42 @@
+"""Facts about this machine and the programs on it, for a run's provenance and for telling clocks apart."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from loadgen import __version__
+
+_PROGRAMS = ("locust", "gevent", "aiohttp", "uvloop", "orjson", "numpy", "pydantic")
+
+
+def boot_id() -> str:
+    """Names the running kernel: processes with the same one share CLOCK_MONOTONIC. The process's own id elsewhere."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"process {os.getpid()}"
+
+
+def describe() -> dict[str, Any]:
+    """Machine and versions, without the machine's name or address."""
+    return {
+        "loadgen": __version__,
+        "python": platform.python_version(),
+        "programs": {name: importlib.metadata.version(name) for name in _PROGRAMS},
+        "kernel": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+    }
+
+
+def _cpu_model() -> str | None:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return None

@@ -1,0 +1,155 @@
+"""What controller and workers say to each other over Locust's connection, beside Locust's own messages.
+
+    worker                            controller
+      HELLO (who I am)          ─►
+                                ◄─    PING … PONG, several times: the clock offset
+                                ◄─    CONFIGURE (target, workload, my share, my clock)
+      READY                     ─►
+                                ◄─    LEVEL (before its users are spawned)
+                                ◄─    WINDOW (two instants of my clock, ahead of time)
+      BLOCK (spool, if remote)  ─►
+      LEVEL_DONE                ─►                                         … once a level
+                                ◄─    FINISH
+      FINISHED                  ─►
+
+Every payload is a plain dictionary made by `encode` and read by `decode`, which refuses another version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from loadgen.errors import LoadgenError
+
+VERSION = 1
+
+
+class IncompatibleWorkerError(LoadgenError):
+    """Controller and worker are not the same version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Something said; `type` of the subclass is its name on the wire."""
+
+    def encode(self) -> dict[str, Any]:
+        return {"version": VERSION, **asdict(self)}
+
+    @classmethod
+    def decode(cls, data: dict[str, Any]) -> Self:
+        """Raises IncompatibleWorkerError when the other side speaks another version."""
+        if data.get("version") != VERSION:
+            raise IncompatibleWorkerError(
+                f"the other side speaks version {data.get('version')} of the worker protocol, this one speaks {VERSION}",
+                hint="install the same version of llm-loadgen on every host",
+            )
+        names = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in data.items() if name in names})
+
+
+@dataclass(frozen=True, slots=True)
+class Hello(Message):
+    """A worker's first word."""
+
+    host: str
+    pid: int
+    cores: int
+    program_version: str
+    boot_id: str
+    """Names the running kernel: equal on both sides means one monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configure(Message):
+    """Everything a worker needs to make load; no secret: the key is read from the worker's own environment."""
+
+    worker: int
+    workers: int
+    base_url: str
+    endpoint: str
+    model: str
+    insecure: bool
+    api_key_env: str
+    recipe: dict[str, Any]
+    output_tokens: int
+    ignore_eos: bool
+    continuous_usage: bool
+    limits_ns: dict[str, int | None]
+    run_folder: str
+    """Where the controller keeps the run; a worker that sees `nonce` there writes its spool into it."""
+    nonce: str
+    clock_offset_ns: int
+    clock_error_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready(Message):
+    """A worker is configured; `problem` says why it is not."""
+
+    worker: int
+    shares_folder: bool = False
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Level(Message):
+    """The level that begins now; users that Locust spawns from here on belong to it."""
+
+    level: int
+    ramp_ns: int
+    depth: int
+    """Prompts a worker keeps built ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window(Message):
+    """When the level is measured, in the worker's own clock."""
+
+    level: int
+    start_ns: int
+    end_ns: int
+    drain_deadline_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block(Message):
+    """One block of a remote worker's spool, in order."""
+
+    worker: int
+    number: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LevelDone(Message):
+    """Every request of the window has ended or was given up, and is in the spool."""
+
+    worker: int
+    level: int
+    records: int
+    """Records written since the run began."""
+    spool_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished(Message):
+    """The worker has stopped its users and closed its spool."""
+
+    worker: int
+    records: int
+
+
+HELLO = "loadgen_hello"
+PING = "loadgen_ping"
+PONG = "loadgen_pong"
+CONFIGURE = "loadgen_configure"
+READY = "loadgen_ready"
+LEVEL = "loadgen_level"
+WINDOW = "loadgen_window"
+BLOCK = "loadgen_block"
+LEVEL_DONE = "loadgen_level_done"
+FINISH = "loadgen_finish"
+FINISHED = "loadgen_finished"
+LIVE = "loadgen_live"
+"""Key of the live snapshot inside Locust's periodic report."""

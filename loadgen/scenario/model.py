@@ -1,0 +1,219 @@
+"""The scenario: what a run asks for, as checked and frozen values; it reads no file and starts nothing."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from loadgen.scenario.quantities import BaseUrl, Count, Counts, Duration, Kind, Port, PositiveDuration, Whole
+from loadgen.scenario.section import Section
+from loadgen.scenario.server import ServerSettings
+from loadgen.scenario.slo import Slo
+
+
+def _is_a_folder_name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", value):
+        raise ValueError("A name has at most 100 letters, digits and . _ - and begins with a letter or digit.")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_is_a_folder_name), Kind("NAME")]
+Text = Annotated[str, Kind("TEXT"), Field(min_length=1)]
+
+
+class Target(Section):
+    """What is measured: a server that the run starts (`server`), or one that is there already (`base_url`)."""
+
+    server: Annotated[Literal["sim"], Kind("sim")] | None = Field(
+        "sim", description="Server to start for the run; null where base_url is given. `sim` is the built-in simulator."
+    )
+    base_url: BaseUrl | None = Field(
+        None, description="Root of an OpenAI-compatible server that is there already, such as http://127.0.0.1:8000."
+    )
+    model: Text | None = Field(None, description="Name of the model; null asks the server's /v1/models.")
+    endpoint: Annotated[Literal["chat", "completions"], Kind("chat|completions")] = Field(
+        "chat", description="API to load: /v1/chat/completions or /v1/completions."
+    )
+    api_key_env: Annotated[str, Kind("NAME")] = Field(
+        "OPENAI_API_KEY",
+        description="Name of the environment variable that holds the API key; no key is sent where it is not set.",
+    )
+    insecure: bool = Field(False, description="Accept any TLS certificate.")
+    ready_timeout: PositiveDuration = Field(60.0, description="How long to wait until the server answers.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _base_url_replaces_the_default_server(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("base_url") is not None and "server" not in data:
+            return {**data, "server": None}
+        return data
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if self.server is None and self.base_url is None:
+            raise ValueError("No target is given: set target.server, or target.base_url.")
+        if self.server is not None and self.base_url is not None:
+            raise ValueError(
+                "Both target.server and target.base_url are given: a run starts a server or uses one that is there."
+            )
+        return self
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _is_a_name(cls, value: str) -> str:
+        # Keys of the well-known kinds (sk-…, hf_…) are not in capitals, so a key pasted here is caught.
+        if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):
+            raise ValueError(
+                "This key takes the name of an environment variable in capitals, never the API key itself."
+            )
+        return value
+
+
+class Workload(Section):
+    """What each request asks for."""
+
+    input_tokens: Count = Field(
+        512, description="Prompt tokens of each request, as the server counts them, chat template included."
+    )
+    output_tokens: Count = Field(128, description="Tokens that each request asks for.")
+    ignore_eos: bool = Field(
+        True, description="Make the server produce exactly output_tokens, whatever the model would do."
+    )
+    tokenizer: Text | None = Field(
+        None, description="Name or folder of a Hugging Face tokenizer; null uses the server's /tokenize."
+    )
+
+
+class Load(Section):
+    """How hard and how long. A level is warm-up (with the ramp), measuring window and drain."""
+
+    concurrency: Counts = Field(
+        (1, 2, 4, 8), description="Requests in flight at once: one number, or a list, which is a sweep of levels."
+    )
+    warmup: Duration = Field(5.0, description="Time under load before the measuring window of a level opens.")
+    duration: PositiveDuration = Field(20.0, description="Length of the measuring window of a level.")
+    drain_timeout: Duration = Field(
+        30.0, description="How long requests of the window may take to end afterwards; later ones count as censored."
+    )
+    ramp: Duration = Field(1.0, description="Time over which the first requests of a level are spread.")
+
+
+class Timeouts(Section):
+    """When a request is given up and counts as failed. Null is no limit."""
+
+    connect: PositiveDuration | None = Field(10.0, description="Until the connection stands.")
+    first_byte: PositiveDuration | None = Field(None, description="From sending until the first byte of the answer.")
+    first_token: PositiveDuration | None = Field(120.0, description="From sending until the first token.")
+    between_tokens: PositiveDuration | None = Field(60.0, description="From one token to the next.")
+    total: PositiveDuration | None = Field(600.0, description="From sending until the end of the stream.")
+
+
+class Workers(Section):
+    """Which processes make the load."""
+
+    local: Annotated[Whole, Field(ge=0)] | None = Field(
+        None,
+        description="Workers to start on this host; null is one less than its cores, at least 1, and 0 with expect.",
+    )
+    expect: Annotated[Whole, Field(ge=0)] = Field(
+        0, description="Workers to await from elsewhere, started there with `loadgen worker`."
+    )
+
+    @model_validator(mode="after")
+    def _someone_works(self) -> Self:
+        if self.local == 0 and self.expect == 0:
+            raise ValueError("No worker is left to make the load: both workers.local and workers.expect are 0.")
+        return self
+
+    def local_count(self) -> int:
+        """Workers to start on this host, with the default worked out from the cores this process may use."""
+        if self.local is not None:
+            return self.local
+        if self.expect:
+            return 0
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, cores - 1)
+
+
+class Metrics(Section):
+    """The Prometheus endpoint of the run."""
+
+    host: Text = Field("127.0.0.1", description="Address that /metrics listens on.")
+    port: Port = Field(9646, description="Port of /metrics; null or off for no endpoint.")
+    linger: Duration = Field(0.0, description="How long /metrics stays up after the run, for a last scrape.")
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One step of the sweep."""
+
+    level: int
+    """Index in the order of running, from 0."""
+    concurrency: int
+    server: dict[str, Any]
+    """Every setting of the server that we start for it; empty for one that is there already."""
+
+
+class Scenario(Section):
+    """Everything a run asks for."""
+
+    name: Name = Field("unnamed", description="Name of the experiment, and of the folder that its runs are kept in.")
+    target: Target = Field(default_factory=Target)
+    workload: Workload = Field(default_factory=Workload)
+    load: Load = Field(default_factory=Load)
+    timeouts: Timeouts = Field(default_factory=Timeouts)
+    slo: Slo = Field(default_factory=Slo)
+    server: ServerSettings = Field(default_factory=ServerSettings)
+    workers: Workers = Field(default_factory=Workers)
+    metrics: Metrics = Field(default_factory=Metrics)
+    seed: Annotated[Whole, Field(ge=0, lt=2**63)] | None = Field(
+        None, description="Seed of the prompts and of every random choice; null draws one, which the run records."
+    )
+
+    @model_validator(mode="after")
+    def _server_settings_need_a_server_of_ours(self) -> Self:
+        if self.target.base_url is not None and self.server.model_fields_set:
+            keys = ", ".join(f"server.{key}" for key in sorted(self.server.model_fields_set))
+            raise ValueError(f"Settings of a server that is there already cannot be changed, so {keys} has no effect.")
+        return self
+
+    @model_validator(mode="after")
+    def _requests_fit_the_server(self) -> Self:
+        needed = self.workload.input_tokens + self.workload.output_tokens
+        for settings in self._server_combinations():
+            length = settings.get("max_model_len", needed)
+            if needed > length:
+                raise ValueError(
+                    f"workload.input_tokens + workload.output_tokens is {needed}, "
+                    f"more than server.max_model_len, {length}: the server would refuse every request."
+                )
+        return self
+
+    def levels(self) -> list[Level]:
+        """The levels in the order of running: settings of the server outermost, concurrency innermost."""
+        steps = itertools.product(self._server_combinations(), self.load.concurrency)
+        return [Level(number, concurrency, server) for number, (server, concurrency) in enumerate(steps)]
+
+    def _server_combinations(self) -> list[dict[str, Any]]:
+        return self.server.combinations() if self.target.server is not None else [{}]
+
+    def with_seed(self) -> Scenario:
+        """The same scenario with a seed: its own, or one drawn now."""
+        return self if self.seed is not None else self.model_copy(update={"seed": secrets.randbelow(2**31)})
+
+    def to_yaml(self) -> str:
+        """The scenario with every default written out; loading it gives an equal one. It can hold no API key."""
+        values = self.model_dump(mode="json")
+        values["slo"] = self.slo.model_dump(mode="json", exclude_none=True)
+        if self.target.server is None:
+            del values["server"]
+        if not values["slo"]:
+            del values["slo"]
+        return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)

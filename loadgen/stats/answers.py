@@ -1,0 +1,137 @@
+"""Takes the level objects of a run, gives answers and the verdict; no answer rests on an invalid level.
+
+An answer never says more than was measured: the boundary between two levels is "not resolved", not interpolated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from loadgen.stats.slo import ERROR_RATE
+
+Level = Mapping[str, Any]
+
+ALL_GOOD = 0
+ALL_FAILED = 1
+NONE_VALID = 3
+
+
+def verdict(levels: Sequence[Level]) -> dict[str, int]:
+    """{valid_levels, invalid_levels, exit_code}: 1 when no request of the run succeeded, 3 when no level is valid."""
+    valid = sum(level["valid"] for level in levels)
+    ok = sum(level["requests"]["ok"] for level in levels)
+    ended = sum(sum(level["requests"].values()) for level in levels)
+    exit_code = ALL_GOOD if valid else NONE_VALID
+    if not levels or (ended and not ok):
+        exit_code = ALL_FAILED
+    return {"valid_levels": valid, "invalid_levels": len(levels) - valid, "exit_code": exit_code}
+
+
+def answers(levels: Sequence[Level]) -> dict[str, Any]:
+    """{highest_within_slo, highest_output_throughput}; None without an SLO, or without a valid level.
+
+    Each answer has `text` (the answer and its conditions in words) and, where there is one, `level`, `concurrency` and
+    `server` of the level that it rests on. With swept server settings the SLO is answered for each of them, the best
+    first in `text`, all in `by_server`.
+    """
+    return {
+        "highest_within_slo": _highest_within_slo(levels),
+        "highest_output_throughput": _highest_output_throughput(levels),
+    }
+
+
+def conditions_of(level: Level) -> str:
+    """`concurrency 8, max_num_seqs 16`."""
+    return ", ".join([f"concurrency {level['concurrency']}", *_settings(level["server"])])
+
+
+def _settings(server: Mapping[str, Any]) -> list[str]:
+    return [f"{name} {value}" for name, value in server.items()]
+
+
+def _at(level: Level) -> dict[str, Any]:
+    return {"level": level["level"], "concurrency": level["concurrency"], "server": level["server"]}
+
+
+def _highest_output_throughput(levels: Sequence[Level]) -> dict[str, Any] | None:
+    valid = [level for level in levels if level["valid"]]
+    if not valid:
+        return None
+    best = max(valid, key=lambda level: level["output_throughput"])
+    text = f"{best['output_throughput']:,.1f} output tokens/s at {conditions_of(best)}"
+    invalid = len(levels) - len(valid)
+    if invalid:
+        text += f"; {invalid} of {len(levels)} levels are invalid and were left out"
+    elif len(valid) > 1 and best["concurrency"] == max(level["concurrency"] for level in valid):
+        text += "; it is the highest level measured, so the most that the server can do may be more"
+    return {**_at(best), "value": best["output_throughput"], "text": text + "."}
+
+
+def _meets(level: Level) -> bool:
+    # A latency that could not be measured (nothing succeeded) is not an SLO that was kept.
+    return all(one["met"] is True for one in level["slo"].values())
+
+
+def slo_text(key: str, value: float) -> str:
+    """`500 ms`, or `1 %` for the error rate."""
+    return f"{value * 100:.3g} %" if key == ERROR_RATE else f"{value:,.4g} ms"
+
+
+def _asked(level: Level) -> str:
+    return ", ".join(f"{key} ≤ {slo_text(key, one['threshold'])}" for key, one in level["slo"].items())
+
+
+def _missed(level: Level) -> str:
+    return ", ".join(
+        f"{key} {'not measured' if one['value'] is None else slo_text(key, one['value'])}"
+        for key, one in level["slo"].items()
+        if one["met"] is not True
+    )
+
+
+def _highest_within_slo(levels: Sequence[Level]) -> dict[str, Any] | None:
+    judged = sorted((level for level in levels if level["slo"]), key=lambda level: level["concurrency"])
+    if not judged:
+        return None
+    groups: dict[str, list[Level]] = {}
+    for level in judged:
+        groups.setdefault(", ".join(_settings(level["server"])), []).append(level)
+    by_server = [_within_slo(group) for group in groups.values()]
+    best = max(by_server, key=lambda answer: (answer["concurrency"] or 0, answer["output_throughput"] or 0))
+    text = f"{best['text'][:1].upper()}{best['text'][1:]} SLO: {_asked(judged[0])}."
+    return {**best, "text": text, "by_server": by_server if len(by_server) > 1 else []}
+
+
+def _within_slo(group: Sequence[Level]) -> dict[str, Any]:
+    """The answer for levels of one server setting, in order of concurrency."""
+    settings = ", ".join(_settings(group[0]["server"]))
+    valid = [level for level in group if level["valid"]]
+    met = [level for level in valid if _meets(level)]
+    if not met:
+        where = f" with {settings}" if settings else ""
+        why = "met at no valid level" if valid else "not answered: no level is valid"
+        lowest = f"; the lowest, concurrency {valid[0]['concurrency']}, has {_missed(valid[0])}" if valid else ""
+        return {
+            "level": None,
+            "concurrency": None,
+            "server": group[0]["server"],
+            "output_throughput": None,
+            "text": f"The SLO is {why}{where}{lowest}.",
+        }
+    best = met[-1]
+    above = [level for level in group if level["concurrency"] > best["concurrency"]]
+    text = f"{conditions_of(best)}: the highest measured valid level that meets the SLO"
+    below = [level for level in valid if level["concurrency"] < best["concurrency"] and not _meets(level)]
+    if below:
+        text += f" (though concurrency {below[0]['concurrency']} misses it: {_missed(below[0])})"
+    return {**_at(best), "output_throughput": best["output_throughput"], "text": f"{text}; {_boundary(best, above)}."}
+
+
+def _boundary(best: Level, above: Sequence[Level]) -> str:
+    if not above:
+        return f"the limit was not reached: no level above {best['concurrency']} was measured"
+    between = f"not resolved between {best['concurrency']} and {above[0]['concurrency']}"
+    if above[0]["valid"]:
+        return f"{between}, where {_missed(above[0])}"
+    return f"{between}, because the level at {above[0]['concurrency']} is invalid"

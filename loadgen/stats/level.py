@@ -1,0 +1,172 @@
+"""Takes a level's plan, records and workers' health, gives the level object of summary.json; pure, never reads a clock.
+
+The meaning of the fields is in docs/metrics.md. Milliseconds, requests and tokens per second; None is "not measured".
+Of the requests that were sent in the window only `ok` ones enter a latency; tokens count where and when they arrived.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from loadgen.record import OK, SCHEMA_VERSION, LevelPlan, RequestRecord, WorkerHealth, is_failure
+from loadgen.stats.client import client_figures
+from loadgen.stats.columns import MISSING, Columns, Flags, columns
+from loadgen.stats.latencies import LATENCIES, chunk_gaps, itl_gaps, per_request_ns
+from loadgen.stats.load import full_run, in_flight, request_rates, token_rates, within
+from loadgen.stats.percentile import Samples, is_weak
+from loadgen.stats.slo import evaluate, good_requests, latency_slos
+from loadgen.stats.validity import judge
+
+PERCENTILES = (50, 90, 95, 99)
+MOST_ERROR_REASONS = 10
+
+
+def level_object(
+    plan: LevelPlan,
+    records: Sequence[RequestRecord],
+    health: Sequence[WorkerHealth],
+    *,
+    slo: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """Everything that is said of one level, as JSON-able Python values.
+
+    `records` are those of the level, in any order, in the controller's clock; a neighbouring level's may be among
+    them, for what lies in the window is decided by time. `slo` has milliseconds (a share for `error_rate`), see
+    `loadgen.stats.slo`.
+    Raises ValueError for a window without length or an unknown SLO.
+    """
+    window = (plan.window_start_ns, plan.window_end_ns)
+    if window[1] <= window[0]:
+        raise ValueError(f"level {plan.level}: the window must end after it starts, not {window}")
+    window_s = (window[1] - window[0]) / 1e9
+    c = columns(records)
+    begun = within(c.anchor_ns, window)
+    belonging = [record for record, inside in zip(records, begun.tolist(), strict=True) if inside]
+    statuses = Counter(record.status for record in belonging)
+    decided = int(((c.ok | c.failed) & begun).sum())
+    error_rate = int((c.failed & begun).sum()) / decided if decided else None
+
+    durations = per_request_ns(c)
+    every = chunk_gaps(c)
+    itl = itl_gaps(c, every)
+    gaps_inside = every.ends_gap & within(every.end_ns, window)
+    itl_inside = itl.ends_gap & within(itl.end_ns, window)
+    samples = {name: Samples(value[begun & ~np.isnan(value)]) for name, value in durations.items()}
+    samples |= {"itl": itl.token_samples(itl_inside), "chunk_gap": every.chunk_samples(gaps_inside)}
+
+    slos = latency_slos(slo or {})
+    good = good_requests(slos, c, durations, itl, every) & begun if slos else None
+    achieved, peak = in_flight(c, window)
+    rates = request_rates(c, window)
+    level: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "level": plan.level,
+        "concurrency": plan.concurrency,
+        "request_rate": None,
+        "server": dict(plan.server),
+        "window_s": window_s,
+        "requests": {OK: statuses.pop(OK, 0), **dict(sorted(statuses.items()))},
+        "error_rate": error_rate,
+        "achieved_concurrency": achieved,
+        "peak_concurrency": peak,
+        "users_seen": _users_seen(c, records, window),
+        "request_throughput": rates["completed_request_rate"],
+        "request_goodput": None if good is None else int(good.sum()) / window_s,
+        **token_rates(c, window),
+        **rates,
+        **_flat(samples),
+        "weak_percentiles": _weak_percentiles(samples),
+        "itl_estimated": _any_estimated(c, itl.request[itl_inside]),
+        "coalesced_gaps": int((every.coalesced & gaps_inside).sum()),
+        "censored": _count(belonging, "censored"),
+        **_token_counts(c, begun),
+        "output_tokens_source": _sources(belonging),
+        "finish_reasons": dict(Counter(r.finish_reason or "none" for r in belonging if r.status == OK).most_common()),
+        "error_reasons": _error_reasons(belonging),
+        "full_run": full_run(c, np.fromiter((record.level == plan.level for record in records), np.bool_, c.n)),
+        "client": client_figures(plan, c, begun, health),
+        "server_metrics": None,
+        "workers": plan.workers,
+        "lost_workers": plan.lost_workers,
+        "interrupted": plan.interrupted,
+    }
+    level["slo"] = None if slo is None else evaluate(slo, level)
+    reasons, warnings = judge(level)
+    return {**level, "valid": not reasons, "reasons": reasons, "warnings": warnings}
+
+
+def _any_estimated(c: Columns, request: np.ndarray[Any, np.dtype[np.int32]]) -> bool | None:
+    return bool((~c.counts_given[request]).any()) if request.size else None
+
+
+def _ms(value_ns: float | int | None) -> float | None:
+    return None if value_ns is None else value_ns / 1e6
+
+
+def _flat(samples: Mapping[str, Samples]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name in LATENCIES:
+        of = samples[name]
+        flat[f"n_{name}"] = of.n
+        flat[f"mean_{name}_ms"] = _ms(of.mean_ns())
+        for percent, value in zip(PERCENTILES, of.percentiles_ns(PERCENTILES), strict=True):
+            flat[f"p{percent}_{name}_ms"] = _ms(value)
+        flat[f"max_{name}_ms"] = _ms(of.max_ns())
+    return flat
+
+
+def _weak_percentiles(samples: Mapping[str, Samples]) -> list[str]:
+    return [
+        f"p{percent}_{name}_ms"
+        for name in LATENCIES
+        for percent in PERCENTILES
+        if samples[name].n and is_weak(samples[name].n, percent)
+    ]
+
+
+def _users_seen(c: Columns, records: Sequence[RequestRecord], window: tuple[int, int]) -> int:
+    busy = (c.dispatched_ns < window[1]) & (c.finished_ns > window[0])
+    return len({(records[i].worker, records[i].user) for i in np.flatnonzero(busy).tolist()})
+
+
+def _count(belonging: Sequence[RequestRecord], status: str) -> int:
+    return sum(record.status == status for record in belonging)
+
+
+def _mean(values: np.ndarray[Any, np.dtype[np.int64]]) -> float | None:
+    return float(values.mean()) if values.size else None
+
+
+def _token_counts(c: Columns, begun: Flags) -> dict[str, Any]:
+    """Lengths as asked for and as they came, of the ok requests of the window."""
+    ok = c.ok & begun
+    produced = ok & (c.output_tokens != MISSING)
+    compared = produced & (c.output_tokens_requested != MISSING)
+    counted = ok & (c.input_tokens != MISSING)
+    asked = counted & (c.input_tokens_requested != MISSING)
+    return {
+        "output_tokens_requested": int(c.output_tokens_requested[compared].sum()) if compared.any() else None,
+        "output_tokens_delivered": int(c.output_tokens[compared].sum()) if compared.any() else None,
+        "mean_output_tokens": _mean(c.output_tokens[produced]),
+        "mean_input_tokens": _mean(c.input_tokens[counted]),
+        "input_tokens_mismatched": int((c.input_tokens != c.input_tokens_requested)[asked].sum())
+        if asked.any()
+        else None,
+    }
+
+
+def _sources(belonging: Sequence[RequestRecord]) -> dict[str, int]:
+    """Where N of the ok requests came from: `usage`, `tokenized` (an estimate), or `none`."""
+    return dict(sorted(Counter(r.output_tokens_source or "none" for r in belonging if r.status == OK).items()))
+
+
+def _error_reasons(belonging: Sequence[RequestRecord]) -> list[dict[str, Any]]:
+    counts = Counter((record.status, record.reason) for record in belonging if is_failure(record.status))
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return [
+        {"status": status, "reason": reason, "count": count} for (status, reason), count in ordered[:MOST_ERROR_REASONS]
+    ]

@@ -1,0 +1,88 @@
+"""Takes the columns of a level's requests and a window, gives how much load there was and what came back; pure.
+
+Everything here is counted or weighted inside [start, end); figures of the whole run, as peers report them, stand apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from loadgen.stats.columns import MISSING, Columns, Flags, Ints
+
+Window = tuple[int, int]
+
+
+def within(instant_ns: Ints, window: Window) -> Flags:
+    """Which instants lie in [start, end); missing ones do not."""
+    start_ns, end_ns = window
+    return (instant_ns >= start_ns) & (instant_ns < end_ns)
+
+
+def in_flight(c: Columns, window: Window) -> tuple[float, int]:
+    """(achieved concurrency: requests in flight, time-weighted over the window; most at any one instant)."""
+    start_ns, end_ns = window
+    begin = np.maximum(c.on_the_wire_ns, start_ns)
+    end = np.minimum(c.finished_ns, end_ns)
+    overlaps = end > begin
+    begins, ends = np.sort(begin[overlaps]), np.sort(end[overlaps])
+    # At one instant ends come before beginnings: a user's next request does not overlap its last one.
+    ended_before = np.searchsorted(ends, begins, side="right")
+    peak = int((np.arange(1, begins.size + 1) - ended_before).max(initial=0))
+    return float((ends.sum() - begins.sum()) / (end_ns - start_ns)), peak
+
+
+def token_rates(c: Columns, window: Window) -> dict[str, Any]:
+    """Tokens by their arrival in the window; partial output of failed requests apart.
+
+    Prompt tokens are as the server counted them, or as requested where a cut-off request told no usage.
+    """
+    window_s = (window[1] - window[0]) / 1e9
+    arrived = within(c.arrivals_ns, window)
+    failed = c.failed[c.request]
+    begun = within(c.first_token_ns, window)
+    prompt = np.where(c.input_tokens != MISSING, c.input_tokens, c.input_tokens_requested)
+    known = begun & (prompt != MISSING)
+    unknown = int(begun.sum() - known.sum())
+    return {
+        "output_throughput": float(c.tokens[arrived & ~failed].sum()) / window_s,
+        "input_throughput": None if unknown and not known.any() else int(prompt[known].sum()) / window_s,
+        "failed_output_tokens": float(c.tokens[arrived & failed].sum()),
+        "input_tokens_unknown": unknown,
+        "coalesced_events": int((c.coalesced & arrived & ~failed).sum()),
+        "events": int((arrived & ~failed).sum()),
+    }
+
+
+def request_rates(c: Columns, window: Window) -> dict[str, float | None]:
+    """Requests per second: offered by the schedule (None in a closed loop), sent, and completed ok."""
+    window_s = (window[1] - window[0]) / 1e9
+    open_loop = bool((c.scheduled_ns != MISSING).any())
+    return {
+        "offered_request_rate": int(within(c.scheduled_ns, window).sum()) / window_s if open_loop else None,
+        "sent_request_rate": int(within(c.dispatched_ns, window).sum()) / window_s,
+        "completed_request_rate": int((within(c.finished_ns, window) & c.ok).sum()) / window_s,
+    }
+
+
+def full_run(c: Columns, mine: Flags) -> dict[str, Any]:
+    """Figures of the requests `mine`, shape (n,), as most other tools define them: all / (last token − first dispatch).
+
+    Ramp-up and drain are inside, so rates are lower than the window's; for comparison with other tools only.
+    """
+    arrived = c.last_token_ns[mine & (c.last_token_ns != MISSING)]
+    spent = int(arrived.max() - c.dispatched_ns[mine].min()) / 1e9 if arrived.size else None
+    by_event = np.bincount(c.request, c.tokens, c.n)
+    # N also where its events are not known; what arrived where N is not known.
+    tokens = float(np.where(c.output_tokens != MISSING, c.output_tokens, by_event)[mine & ~c.failed].sum())
+    ok = int((c.ok & mine).sum())
+    return {
+        "requests": int(mine.sum()),
+        "ok_requests": ok,
+        "failed_requests": int((c.failed & mine).sum()),
+        "duration_s": spent,
+        "output_tokens": tokens,
+        "output_throughput": tokens / spent if spent else None,
+        "request_throughput": ok / spent if spent else None,
+    }

@@ -1,0 +1,90 @@
+"""Takes SLO thresholds and the samples of a level, gives whether each holds and which requests meet them; pure.
+
+A key is `<latency>_<statistic>`, such as `ttft_p95` or `e2el_max`, its threshold in milliseconds; or `error_rate`, a
+share of 0 … 1. An SLO is met when the value is at or below the threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.stats.columns import Columns, Flags, Floats
+from loadgen.stats.latencies import LATENCIES, Gaps
+from loadgen.stats.percentile import Samples
+
+ERROR_RATE = "error_rate"
+STATISTICS = ("p50", "p90", "p95", "p99", "mean", "max")
+
+
+@dataclass(frozen=True, slots=True)
+class LatencySlo:
+    """One latency SLO."""
+
+    key: str
+    latency: str
+    statistic: str
+    threshold_ms: float
+
+
+def latency_slos(slo: Mapping[str, float]) -> list[LatencySlo]:
+    """The latency SLOs among `slo`. Raises ValueError for a key that names no latency and is not `error_rate`."""
+    found = []
+    for key, threshold in slo.items():
+        if key == ERROR_RATE:
+            continue
+        latency, _, statistic = key.rpartition("_")
+        if latency not in LATENCIES or statistic not in STATISTICS:
+            raise ValueError(
+                f"slo.{key}: not an SLO; use {ERROR_RATE}, or one of {', '.join(LATENCIES)} "
+                f"followed by one of _{', _'.join(STATISTICS)}"
+            )
+        found.append(LatencySlo(key, latency, statistic, float(threshold)))
+    return found
+
+
+def evaluate(slo: Mapping[str, float], level: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """{key: {threshold, value, met}} of a level object's figures; value and met are None where nothing was measured."""
+    values = {one.key: level[f"{one.statistic}_{one.latency}_ms"] for one in latency_slos(slo)}
+    return {key: _judged(float(threshold), values.get(key, level["error_rate"])) for key, threshold in slo.items()}
+
+
+def _judged(threshold: float, value: float | None) -> dict[str, Any]:
+    return {"threshold": threshold, "value": value, "met": None if value is None else value <= threshold}
+
+
+def good_requests(
+    slos: Sequence[LatencySlo], c: Columns, durations: Mapping[str, Floats], itl: Gaps, every: Gaps
+) -> Flags:
+    """Which requests, shape (n,), are ok and meet every latency threshold themselves.
+
+    A latency that a request cannot have (TPOT of one token) does not count against it. For ITL and chunk gaps the SLO's
+    statistic is taken over the request's own gaps, all of them.
+    """
+    good = c.ok.copy()
+    for one in slos:
+        if one.latency == "itl":
+            good &= _within(one, itl.request[itl.ends_gap], itl.token_samples(itl.ends_gap), c.n)
+        elif one.latency == "chunk_gap":
+            good &= _within(one, every.request[every.ends_gap], every.chunk_samples(every.ends_gap), c.n)
+        else:
+            duration = durations[one.latency]
+            good &= np.isnan(duration) | (duration <= one.threshold_ms * 1e6)
+    return good
+
+
+def _within(one: LatencySlo, request: NDArray[np.int32], gaps: Samples, n: int) -> Flags:
+    threshold_ns = one.threshold_ms * 1e6
+    weights = np.ones(gaps.values_ns.size) if gaps.weights is None else gaps.weights
+    total = np.bincount(request, weights, n)
+    if one.statistic == "mean":
+        spent = np.bincount(request, gaps.values_ns * weights, n)
+        return np.asarray(spent <= threshold_ns * total, np.bool_)
+    share = 1.0 if one.statistic == "max" else int(one.statistic[1:]) / 100
+    # P_p ≤ threshold exactly when at least the share p of the samples lies at or below the threshold.
+    reached = np.bincount(request, weights * (gaps.values_ns <= threshold_ns), n)
+    return np.asarray(reached >= share * total * (1 - 1e-9), np.bool_)

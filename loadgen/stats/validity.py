@@ -1,0 +1,283 @@
+"""Takes a level object, gives the reasons why it must not be trusted, and warnings; pure, all rules in one list.
+
+An *invalid* rule makes the level count for nothing: no answer rests on it. A *suspect* rule leaves it valid and says
+what to look at. Each rule says its evidence with numbers and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Level = Mapping[str, Any]
+
+FEWEST_OK = 10
+"""Below it not even the median has five samples beyond it."""
+FEWEST_OK_FOR_P95 = 20
+"""Below it the nearest-rank P95 is simply the largest sample."""
+LEAST_LOAD = 0.9
+"""Share of the asked concurrency that must have been in flight."""
+MOST_LAG_MS = 10.0
+"""Loop lag P99 that user-space stamps may have: it goes straight into every latency."""
+MOST_LOOP_CPU = 0.9
+MOST_COALESCED = 0.01
+MOST_CUT_OFF = 0.05
+"""From this share on the true P95 lies among the requests that were cut off."""
+FEW_CUT_OFF = 0.01
+MOST_WITHOUT_N = 0.01
+MOST_ERRORS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`evidence` gives a sentence with the numbers when the rule fires, else None."""
+
+    name: str
+    severity: Literal["invalid", "suspect"]
+    evidence: Callable[[Level], str | None]
+    remedy: str
+
+
+def _ok(level: Level) -> int:
+    return int(level["requests"]["ok"])
+
+
+def _begun(level: Level) -> int:
+    return int(sum(level["requests"].values()))
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.3g} %"
+
+
+def _interrupted(level: Level) -> str | None:
+    return "The level was interrupted before its requests had ended." if level["interrupted"] else None
+
+
+def _worker_lost(level: Level) -> str | None:
+    lost = level["lost_workers"]
+    return f"{lost} of {level['workers']} workers went missing, their requests with them." if lost else None
+
+
+def _none_succeeded(level: Level) -> str | None:
+    if _ok(level):
+        return None
+    if not _begun(level):
+        return "No request was sent in the window."
+    worst = level["error_reasons"][0] if level["error_reasons"] else None
+    why = f": {worst['count']} × {worst['status']} ({worst['reason']})" if worst else ""
+    return f"None of {_begun(level)} requests succeeded{why}."
+
+
+def _too_few(level: Level) -> str | None:
+    n = _ok(level)
+    return f"{n} ok requests; at least {FEWEST_OK} are needed for a median." if 0 < n < FEWEST_OK else None
+
+
+def _few(level: Level) -> str | None:
+    n = _ok(level)
+    return f"{n} ok requests: P95 and P99 are the largest sample." if FEWEST_OK <= n < FEWEST_OK_FOR_P95 else None
+
+
+def _load_not_reached(level: Level) -> str | None:
+    asked, achieved = level["concurrency"], level["achieved_concurrency"]
+    if achieved < LEAST_LOAD * asked:
+        return f"{achieved:.3g} requests in flight on average, {asked} asked for ({_percent(achieved / asked)})."
+    if level["users_seen"] < asked and level["peak_concurrency"] < asked:
+        return (
+            f"Only {level['users_seen']} of {asked} users sent requests, at most {level['peak_concurrency']} at once."
+        )
+    return None
+
+
+def _token_gap_ms(level: Level) -> float | None:
+    # What the client must keep pace with is events; a gap of zero (coalesced) says nothing about the server's pace.
+    gaps = (level["p50_chunk_gap_ms"], level["p50_itl_ms"], level["p50_tpot_ms"])
+    return next((float(gap) for gap in gaps if gap), None)
+
+
+def _coalesced_share(level: Level) -> float:
+    return level["coalesced_events"] / level["events"] if level["events"] else 0.0
+
+
+def _lag_above_gap(level: Level) -> bool:
+    lag, gap = level["client"]["loop_lag_p99_ms"], _token_gap_ms(level)
+    return lag is not None and gap is not None and lag > gap
+
+
+def _client_late(level: Level) -> str | None:
+    lag = level["client"]["loop_lag_p99_ms"]
+    if lag is None:
+        return None
+    stamped = level["client"]["kernel_stamps"] == 1.0
+    if stamped:
+        # The kernel's stamps do not feel the lag until it merges queued segments and keeps only the last one's time.
+        if _lag_above_gap(level) and _coalesced_share(level) > MOST_COALESCED:
+            return (
+                f"The client's loop was {lag:.3g} ms late at P99, longer than the gap between tokens "
+                f"({_token_gap_ms(level):.3g} ms), {_percent(_coalesced_share(level))} of events were read together."
+            )
+        return None
+    if lag > MOST_LAG_MS:
+        return (
+            f"The client's loop was {lag:.3g} ms late at P99 (limit {MOST_LAG_MS:g} ms); arrivals lack kernel stamps."
+        )
+    if _lag_above_gap(level):
+        return (
+            f"The client's loop was {lag:.3g} ms late at P99, longer than the gap between tokens "
+            f"({_token_gap_ms(level):.3g} ms), and arrivals lack kernel stamps."
+        )
+    return None
+
+
+def _client_somewhat_late(level: Level) -> str | None:
+    lag = level["client"]["loop_lag_p99_ms"]
+    if lag is None or lag <= MOST_LAG_MS or _client_late(level):
+        return None
+    return (
+        f"The client's loop was {lag:.3g} ms late at P99; arrivals carry kernel stamps, but sends may have been late."
+    )
+
+
+def _client_cpu(level: Level) -> str | None:
+    cpu = level["client"]["cpu_loop_thread"]
+    return (
+        f"A worker's loop thread used {_percent(cpu)} of a core." if cpu is not None and cpu > MOST_LOOP_CPU else None
+    )
+
+
+def _without_n(level: Level) -> int:
+    return int(level["output_tokens_source"].get("none", 0))
+
+
+def _no_token_counts(level: Level) -> str | None:
+    missing = _without_n(level)
+    if missing <= MOST_WITHOUT_N * _ok(level):
+        return None
+    return f"{missing} of {_ok(level)} ok requests have no token count; events are not tokens."
+
+
+def _some_token_counts(level: Level) -> str | None:
+    missing = _without_n(level)
+    if not missing or _no_token_counts(level):
+        return None
+    return f"{missing} of {_ok(level)} ok requests have no token count and were credited one token an event."
+
+
+def _cut_off_share(level: Level) -> float:
+    cut = level["requests"].get("censored", 0) + level["requests"].get("cancelled", 0)
+    return cut / _begun(level) if _begun(level) else 0.0
+
+
+def _cut_off(level: Level) -> str | None:
+    share = _cut_off_share(level)
+    return (
+        f"{_percent(share)} of the window's requests were cut off before they ended." if share > MOST_CUT_OFF else None
+    )
+
+
+def _some_cut_off(level: Level) -> str | None:
+    share = _cut_off_share(level)
+    if not FEW_CUT_OFF < share <= MOST_CUT_OFF:
+        return None
+    return f"{_percent(share)} of the window's requests, probably the slowest, were cut off before they ended."
+
+
+def _errors(level: Level) -> str | None:
+    rate = level["error_rate"]
+    if rate is None or rate <= MOST_ERRORS or not _ok(level):
+        return None
+    return f"{_percent(rate)} of requests failed; latencies are those of the others."
+
+
+def _coalesced(level: Level) -> str | None:
+    share = _coalesced_share(level)
+    if share <= MOST_COALESCED or _client_late(level):
+        return None
+    return f"{_percent(share)} of token events were read together with another; their gaps are not in ITL."
+
+
+def _input_mismatch(level: Level) -> str | None:
+    wrong = level["input_tokens_mismatched"]
+    return f"{wrong} of {_ok(level)} prompts had another length at the server than was asked for." if wrong else None
+
+
+def _tokenized(level: Level) -> str | None:
+    n = level["output_tokens_source"].get("tokenized", 0)
+    return f"Output tokens of {n} of {_ok(level)} requests are an estimate: the server sent no usage." if n else None
+
+
+def _not_watched(level: Level) -> str | None:
+    watched = sum(worker["loop_lag_p99_ms"] is not None for worker in level["client"]["workers"])
+    if watched >= level["workers"]:
+        return None
+    return f"{watched} of {level['workers']} workers reported how late they were."
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("interrupted", "invalid", _interrupted, "Run the level again."),
+    Rule(
+        "worker_lost",
+        "invalid",
+        _worker_lost,
+        "Read the worker's log (out of memory? killed?), then run the level again.",
+    ),
+    Rule(
+        "no_request_succeeded",
+        "invalid",
+        _none_succeeded,
+        "Send one request by hand to see what the target answers; check the URL, the model's name and the key.",
+    ),
+    Rule("too_few_samples", "invalid", _too_few, "Measure longer: raise `duration`, or shorten the outputs."),
+    Rule(
+        "load_not_reached",
+        "invalid",
+        _load_not_reached,
+        "Lengthen the warm-up, or look for what holds users back: slow connects, failures, a limit on connections.",
+    ),
+    Rule(
+        "client_late", "invalid", _client_late, "Use more workers or more hosts, and stop what else runs on this one."
+    ),
+    Rule("client_cpu", "invalid", _client_cpu, "Use more workers or more hosts: fewer users a worker."),
+    Rule(
+        "no_token_counts",
+        "invalid",
+        _no_token_counts,
+        "Make the server send usage (`stream_options.include_usage`), or name a tokenizer.",
+    ),
+    Rule("cut_off", "invalid", _cut_off, "Give the drain more time, or shorten the outputs."),
+    Rule("few_samples", "suspect", _few, "Measure longer before trusting P95."),
+    Rule("some_cut_off", "suspect", _some_cut_off, "Give the drain more time: the tail is longer than it looks."),
+    Rule("errors", "suspect", _errors, "Look at the error reasons before comparing latencies."),
+    Rule("client_somewhat_late", "suspect", _client_somewhat_late, "Use more workers if throughput is the question."),
+    Rule(
+        "coalesced",
+        "suspect",
+        _coalesced,
+        "Look for a proxy that buffers, or a server that sends several tokens at once.",
+    ),
+    Rule("some_token_counts", "suspect", _some_token_counts, "Make the server send usage for every request."),
+    Rule("estimated_tokens", "suspect", _tokenized, "Make the server send usage (`stream_options.include_usage`)."),
+    Rule(
+        "input_length", "suspect", _input_mismatch, "Use the model's own tokenizer and chat template for the prompts."
+    ),
+    Rule(
+        "client_not_watched",
+        "suspect",
+        _not_watched,
+        "Update the workers: without it nobody knows whether the client kept up.",
+    ),
+)
+"""Every reason to distrust a level, in the order in which they are reported."""
+
+
+def judge(level: Level) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """(reasons why the level is invalid, warnings), each {rule, evidence, remedy}."""
+    reasons: list[dict[str, str]] = []
+    warnings: list[dict[str, str]] = []
+    for rule in RULES:
+        if evidence := rule.evidence(level):
+            found = {"rule": rule.name, "evidence": evidence, "remedy": rule.remedy}
+            (reasons if rule.severity == "invalid" else warnings).append(found)
+    return reasons, warnings

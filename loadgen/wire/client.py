@@ -1,0 +1,259 @@
+"""Sends one request and collects its answer: takes a body and an `Exchange`, fills the exchange, never parses it.
+
+On the hot path a read costs its system call, aiohttp's parser and one append; no task wakes up before the stream ends.
+Whatever the target does ends in the exchange as data; only cancellation by the run leaves `Client.send` as an exception.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import socket
+import ssl
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http_exceptions import HttpProcessingError
+from gevent import monkey
+from yarl import URL
+
+from loadgen import __version__, record
+from loadgen.wire.exchange import Endpoint, Exchange
+from loadgen.wire.transport import StampedWrites, WireTransport
+
+PATHS: dict[Endpoint, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+_WATCH_S = 0.05
+# aiohttp pauses a stream that holds twice this; one read is far smaller and is drained at once, so it never pauses.
+_READ_BUFFER_BYTES = 1 << 20
+
+_EXCHANGE: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long each phase of a request may last, in nanoseconds; None is no limit."""
+
+    connect_ns: int | None = None
+    first_byte_ns: int | None = None
+    first_token_ns: int | None = None
+    between_tokens_ns: int | None = None
+    total_ns: int | None = None
+
+    def exceeded(self, exchange: Exchange, now_ns: int) -> tuple[str, str] | None:
+        """(status, reason) of the limit that an open exchange has exceeded, if any."""
+        began_ns = exchange.dispatched_ns
+        if _over(self.total_ns, began_ns, now_ns):
+            return record.TIMEOUT_TOTAL, f"the request took longer than {_seconds(self.total_ns)}"
+        if exchange.connected_ns is None:
+            if _over(self.connect_ns, began_ns, now_ns):
+                return record.TIMEOUT_CONNECT, f"no connection within {_seconds(self.connect_ns)}"
+        elif exchange.response_started_ns is None and _over(self.first_byte_ns, exchange.connected_ns, now_ns):
+            return record.TIMEOUT_FIRST_BYTE, f"no byte of the answer within {_seconds(self.first_byte_ns)}"
+        elif exchange.last_event_ns is None:
+            if _over(self.first_token_ns, exchange.connected_ns, now_ns):
+                return record.TIMEOUT_FIRST_TOKEN, f"no token within {_seconds(self.first_token_ns)}"
+        elif _over(self.between_tokens_ns, exchange.last_event_ns, now_ns):
+            return record.TIMEOUT_BETWEEN_TOKENS, f"the stream stalled for {_seconds(self.between_tokens_ns)}"
+        return None
+
+
+def _over(limit_ns: int | None, since_ns: int, now_ns: int) -> bool:
+    return limit_ns is not None and now_ns - since_ns > limit_ns
+
+
+def _seconds(limit_ns: int | None) -> str:
+    return f"{(limit_ns or 0) / 1e9:g} s"
+
+
+class StampingHandler(ResponseHandler):
+    """aiohttp's response handler that moves the payload of every read into the exchange, with the read's arrival."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._exchange: Exchange | None = None
+        self._stream: aiohttp.StreamReader | None = None
+        # Kept beside `transport`, which aiohttp forgets as soon as a `Connection: close` answer is complete.
+        self._wire: WireTransport | StampedWrites
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._wire = transport if isinstance(transport, WireTransport) else StampedWrites(transport)
+        super().connection_made(self._wire)  # type: ignore[arg-type]
+
+    def set_response_params(self, **params: Any) -> None:
+        # aiohttp calls this once a request, in the request's own task, before it sends.
+        self._exchange = exchange = _EXCHANGE.get()
+        self._stream = None
+        self._wire.sent_ns = None
+        if exchange is not None:
+            exchange.connected_ns = time.monotonic_ns()
+            exchange.kernel_stamps = self._wire.kernel_stamps
+            exchange.wire = self._wire
+        super().set_response_params(**params)
+
+    def data_received(self, data: bytes) -> None:
+        exchange = self._exchange
+        if exchange is None or not data:  # no data: aiohttp resumes its parser, nothing arrived
+            super().data_received(data)
+            return
+        wire = self._wire
+        if wire.kernel_stamps:
+            arrival_ns = wire.arrival_ns
+            exchange.read_delay_ns = max(exchange.read_delay_ns, wire.read_ns - arrival_ns)
+        else:
+            arrival_ns = time.monotonic_ns()
+        exchange.last_arrival_ns = arrival_ns
+        if exchange.response_started_ns is None:
+            exchange.response_started_ns = arrival_ns
+            exchange.note_sent()
+        super().data_received(data)
+        stream = self._stream
+        if stream is None:
+            stream = self._stream = self._payload
+            if stream is None:
+                return
+        if stream.exception() is None:
+            while chunk := stream.read_nowait():
+                exchange.add(chunk, arrival_ns)
+
+
+def _original_socket(address: Any) -> socket.socket:
+    # Under plain `locust -f` the socket module is gevent's; its sockets do not work on this loop's thread.
+    family, kind, protocol = address[:3]
+    sock: socket.socket = monkey.get_original("socket", "socket")(family, kind, protocol)
+    sock.setblocking(False)
+    return sock
+
+
+class Client:
+    """One target, one session, any number of requests at once. Lives on one event loop."""
+
+    def __init__(
+        self,
+        base_url: str,
+        endpoint: Endpoint,
+        *,
+        limits: Limits | None = None,
+        api_key: str | None = None,
+        insecure: bool = False,
+    ) -> None:
+        """`base_url` without `/v1`. Must be called on a running loop (aiohttp's rule)."""
+        self._url = URL(base_url.rstrip("/") + PATHS[endpoint])
+        self._limits = limits or Limits()
+        self.open: dict[Exchange, asyncio.Task[Any]] = {}
+        """Requests under way."""
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "text/event-stream",
+            "Accept-Encoding": "identity",  # a compressed stream arrives in lumps
+            "User-Agent": f"llm-loadgen/{__version__}",
+        }
+        if api_key:
+            headers["Authorization"] = f"Bearer {api_key}"
+        connector = aiohttp.TCPConnector(limit=0, socket_factory=_original_socket, ttl_dns_cache=300, ssl=not insecure)
+        # The only way to have aiohttp use a handler of ours; the pinned minor version keeps it true.
+        connector._factory = functools.partial(StampingHandler, loop=asyncio.get_running_loop())  # type: ignore[assignment]
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            read_bufsize=_READ_BUFFER_BYTES,
+        )
+        self._watch = asyncio.get_running_loop().create_task(self._watch_limits())
+
+    async def close(self) -> None:
+        """Closes every connection; requests under way must have ended or been cancelled before."""
+        self._watch.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._watch
+        await self._session.close()
+
+    async def send(self, body: bytes, exchange: Exchange, request_id: str) -> None:
+        """Sends `body` and waits for the end of the answer, all of it noted in `exchange`.
+
+        Raises only `asyncio.CancelledError`, and that after the exchange has been completed as cancelled.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        _EXCHANGE.set(exchange)
+        exchange.request_bytes = len(body)
+        self.open[exchange] = task
+        try:
+            await self._exchange(body, exchange, request_id)
+        except asyncio.CancelledError:
+            if exchange.failure is not None and task.uncancel() == 0:  # a limit was exceeded: see _watch_limits
+                return
+            exchange.failure = exchange.failure or (record.CANCELLED, "the run ended before the answer was complete")
+            raise
+        except Exception as error:  # whatever it is, it is data: the user goes on with its next request
+            exchange.failure = _failure(error)
+        finally:
+            del self.open[exchange]
+            exchange.note_sent()
+            exchange.wire = None
+            if exchange.finished_ns is None:
+                ended_by_target = exchange.failure is None and exchange.last_arrival_ns is not None
+                exchange.finished_ns = exchange.last_arrival_ns if ended_by_target else time.monotonic_ns()
+
+    async def _exchange(self, body: bytes, exchange: Exchange, request_id: str) -> None:
+        async with self._session.post(
+            self._url, data=body, headers={"X-Request-Id": request_id}, allow_redirects=False
+        ) as response:
+            exchange.http_status = response.status
+            exchange.content_type = response.content_type
+            stream = response.content
+            try:
+                error = stream.exception()
+                if error is not None:  # wait_eof() would wait for ever
+                    raise error
+                await stream.wait_eof()
+                exchange.body_complete = True
+            except aiohttp.ClientPayloadError as error:
+                # The connection ended inside the body. Without a cause of its own that is a truncated answer.
+                exchange.failure = _payload_failure(error)
+
+    async def _watch_limits(self) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            now_ns = time.monotonic_ns()
+            for exchange, task in list(self.open.items()):
+                if exchange.failure is None:
+                    exchange.failure = self._limits.exceeded(exchange, now_ns)
+                    if exchange.failure is not None:
+                        task.cancel()
+
+
+def _payload_failure(error: aiohttp.ClientPayloadError) -> tuple[str, str] | None:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ConnectionError):
+            return record.TRANSPORT, _words(cause)
+        cause = cause.__cause__
+    return None
+
+
+def _failure(error: Exception) -> tuple[str, str]:
+    """(status, reason) of an exception that aiohttp raised."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return record.CONNECT, _words(error.os_error)
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLError):
+        return record.CONNECT, f"the server's certificate was refused: {type(error).__name__}"
+    if isinstance(error, aiohttp.ClientResponseError | aiohttp.InvalidURL | HttpProcessingError):
+        return record.PROTOCOL, f"the answer is not HTTP: {type(error).__name__}"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return record.TRANSPORT, "the server closed the connection before it answered"
+    if isinstance(error, OSError):
+        return record.TRANSPORT, _words(error)
+    return record.PROTOCOL, type(error).__name__
+
+
+def _words(error: BaseException) -> str:
+    """An error in words that are equal for equal errors: no address, no port, no object id."""
+    text = getattr(error, "strerror", None)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

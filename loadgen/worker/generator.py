@@ -1,0 +1,148 @@
+"""The load of one worker: users ask it for requests, it sends them and keeps a record of each.
+
+Everything in `Generator` runs on the event loop unless its docstring says otherwise; finished records are handed to the
+hub, which writes them down. Levels are told apart by time: nothing acts at a window's boundaries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import dataclasses
+import gc
+import time
+from collections.abc import Callable
+from typing import cast
+
+from loadgen import record
+from loadgen.messages import Configure, Window
+from loadgen.record import RequestRecord, WorkerHealth
+from loadgen.wire.client import Client, Limits
+from loadgen.wire.decode import decode
+from loadgen.wire.exchange import Endpoint, Exchange
+from loadgen.worker.health import HealthProbe
+from loadgen.worker.prompt_queue import PromptQueue
+
+_DRAIN_POLL_S = 0.02
+
+
+class Generator:
+    """Sends requests of the current level. Made on the loop, once the worker is configured."""
+
+    def __init__(self, plan: Configure, api_key: str | None) -> None:
+        self.plan = plan
+        endpoint = cast(Endpoint, plan.endpoint)
+        self.client = Client(
+            plan.base_url, endpoint, limits=Limits(**plan.limits_ns), api_key=api_key, insecure=plan.insecure
+        )
+        self.health = HealthProbe(asyncio.get_running_loop())
+        self.finished: collections.deque[RequestRecord] = collections.deque()
+        """Records that the hub has not taken yet."""
+        self.level = -1
+        self.ramp_ns = 0
+        self._prompts: PromptQueue | None = None
+        self._endpoint = endpoint
+        self._given_up: set[Exchange] = set()
+
+    def begin_level(self, level: int, ramp_ns: int, prompts: PromptQueue) -> None:
+        """Requests dispatched from here on belong to `level`."""
+        self.level, self.ramp_ns, self._prompts = level, ramp_ns, prompts
+        # A collection over retained stamps stalls the loop for tens of milliseconds: here, never inside a window.
+        gc.collect()
+        gc.freeze()
+
+    async def request(self, user: int) -> RequestRecord:
+        """One request from its dispatch to its end. Raises only CancelledError, after the record was kept."""
+        assert self._prompts is not None, "a user was spawned before the first level began"
+        plan, level = self.plan, self.level
+        index, body = self._prompts.take()
+        exchange = Exchange(
+            level=level,
+            index=index,
+            user=user,
+            worker=plan.worker,
+            endpoint=self._endpoint,
+            dispatched_ns=time.monotonic_ns(),
+            input_tokens_requested=plan.recipe["input_tokens"],
+            output_tokens_requested=plan.output_tokens,
+            output_forced=plan.ignore_eos,
+        )
+        try:
+            await self.client.send(body, exchange, f"{plan.nonce}-{level}-{index}")
+        finally:
+            if exchange in self._given_up:
+                self._given_up.discard(exchange)
+                request = decode(exchange)  # already recorded as censored: its end belongs to no window
+            else:
+                request = self._keep(exchange)
+        return request
+
+    def _keep(self, exchange: Exchange) -> RequestRecord:
+        request = decode(exchange)
+        self.finished.append(request)
+        if request.kernel_stamps:
+            self.health.note_read_delay(exchange.read_delay_ns)
+        return request
+
+    async def measure(self, window: Window, done: Callable[[WorkerHealth], object]) -> None:
+        """Brackets the window with the health probe, waits for the drain, gives up what is still open then."""
+        await _sleep_until(window.start_ns)
+        self.health.begin()
+        await _sleep_until(window.end_ns)
+        health = self.health.end(
+            worker=self.plan.worker,
+            level=window.level,
+            clock_offset_ns=self.plan.clock_offset_ns,
+            clock_error_ns=self.plan.clock_error_ns,
+        )
+        while self._open_since_before(window.end_ns) and time.monotonic_ns() < window.drain_deadline_ns:
+            await asyncio.sleep(_DRAIN_POLL_S)
+        for exchange in self._open_since_before(window.end_ns):
+            self._give_up(exchange)
+        done(health)
+
+    def _open_since_before(self, instant_ns: int) -> list[Exchange]:
+        return [e for e in self.client.open if e.dispatched_ns < instant_ns and e not in self._given_up]
+
+    def _give_up(self, exchange: Exchange) -> None:
+        """Records what has arrived so far; the request itself runs on, so the load stays unchanged."""
+        exchange.note_sent()
+        snapshot = dataclasses.replace(
+            exchange,
+            chunks=list(exchange.chunks),
+            chunk_ns=exchange.chunk_ns[:],
+            finished_ns=time.monotonic_ns(),
+            failure=(record.CENSORED, "still open at the end of the drain"),
+        )
+        self._given_up.add(exchange)
+        self.finished.append(decode(snapshot))
+
+    def events_in_flight(self) -> int:
+        """Events of open requests that surely carried a token: the last three may be finish, usage and [DONE]."""
+        return sum(max(0, exchange.events - 3) for exchange in self.client.open if exchange not in self._given_up)
+
+    async def close(self) -> None:
+        """Ends the probe and the connections; the users must have been stopped before."""
+        self.health.stop()
+        await self.client.close()
+
+
+async def _sleep_until(instant_ns: int) -> None:
+    while (remaining_ns := instant_ns - time.monotonic_ns()) > 0:
+        await asyncio.sleep(remaining_ns / 1e9)
+
+
+_generator: Generator | None = None
+
+
+def use(generator: Generator | None) -> None:
+    """Makes `generator` the one that this process's users send through."""
+    global _generator
+    _generator = generator
+
+
+def current() -> Generator:
+    """The process's generator. Raises RuntimeError before the worker has been configured."""
+    if _generator is None:
+        raise RuntimeError("the worker has not been configured by a controller")
+    return _generator

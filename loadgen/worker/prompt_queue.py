@@ -1,0 +1,49 @@
+"""Bodies built ahead of need: the hub fills the queue, the event loop takes from it and is kept free of the building."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import time
+
+from loadgen.prompts.recipe import PromptRecipe
+from loadgen.wire.request import BodyTemplate
+
+_SLICE_NS = 2_000_000
+
+
+class PromptQueue:
+    """Prompts w, w + W, w + 2 W, … of one level for worker w of W."""
+
+    def __init__(
+        self, recipe: PromptRecipe, template: BodyTemplate, *, level: int, worker: int, workers: int, depth: int
+    ) -> None:
+        self._recipe = recipe
+        self._template = template
+        self._level = level
+        self._numbers = itertools.count(worker, workers)
+        self._depth = depth
+        self._ready: collections.deque[tuple[int, bytes]] = collections.deque()
+        self.built_late = 0
+        """Bodies that had to be built on the loop because the queue was empty."""
+
+    def fill(self) -> bool:
+        """Builds for at most two milliseconds; True when the queue is full. In the hub only."""
+        until_ns = time.monotonic_ns() + _SLICE_NS
+        while len(self._ready) < self._depth:
+            if time.monotonic_ns() > until_ns:
+                return False
+            self._ready.append(self._build())
+        return True
+
+    def take(self) -> tuple[int, bytes]:
+        """(k, body) of the next prompt. On the loop only."""
+        try:
+            return self._ready.popleft()
+        except IndexError:
+            self.built_late += 1
+            return self._build()
+
+    def _build(self) -> tuple[int, bytes]:
+        k = next(self._numbers)  # atomic: hub and loop may both be building
+        return k, self._template.body(self._recipe.build(self._level, k))

@@ -1,0 +1,49 @@
+"""The closed-loop user of a scenario: one request after another, for as long as Locust lets it live."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from locust import constant, task
+
+from loadgen import record
+from loadgen.worker import generator
+from loadgen.worker.async_user import AsyncUser
+
+# A target that refuses at once must not be asked thousands of times a second by a closed loop that never waits.
+_BACKOFF_S = 0.05
+_BACKOFF_MAX_S = 1.0
+# Multiples of the golden ratio modulo one: any first n of them are spread evenly, and no two users start in step.
+_GOLDEN_RATIO = 0.618_033_988_749_895
+
+_numbers = itertools.count()
+
+
+class StreamingUser(AsyncUser):
+    """Sends the prompts of the current level, each as soon as the answer before it has ended."""
+
+    wait_time = constant(0)
+
+    def __init__(self, environment: Any) -> None:
+        super().__init__(environment)
+        self.number = next(_numbers)
+        self._failures_in_a_row = 0
+
+    async def on_start(self) -> None:
+        """Spreads the first requests of a level over its ramp: a closed loop that starts in step stays in step."""
+        load = generator.current()
+        position = self.number * load.plan.workers + load.plan.worker
+        await self.sleep((position * _GOLDEN_RATIO) % 1.0 * load.ramp_ns / 1e9)
+
+    @task
+    async def request(self) -> None:
+        """One request; after failures in a row it waits 50 ms, 100 ms, … 1 s before the next."""
+        if self.stopping:
+            return
+        request = await generator.current().request(self.number)
+        if not record.is_failure(request.status):
+            self._failures_in_a_row = 0
+            return
+        self._failures_in_a_row += 1
+        await self.sleep(min(_BACKOFF_MAX_S, _BACKOFF_S * 2 ** min(self._failures_in_a_row - 1, 10)))

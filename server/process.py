@@ -1,0 +1,93 @@
+"""A server that we start as a program of its own: its process group, its log, its readiness, its end. Knows no API."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_POLL_S = 0.05
+_TERM_S = 5.0
+_LOG_TAIL_LINES = 15
+
+
+class StartError(Exception):
+    """The server did not start; the text ends with the last lines of its log."""
+
+
+def die_with_parent(death_signal: signal.Signals = signal.SIGTERM) -> None:
+    """Has the kernel send this process `death_signal` when its parent ends, however it ends. Linux only; else nothing."""
+    if not sys.platform.startswith("linux"):
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, death_signal)
+    if os.getppid() != parent:  # it ended between the two lines
+        os.kill(os.getpid(), death_signal)
+
+
+class ServerProcess:
+    """A running server in a process group of its own, all of its output in a log file."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        """Raises StartError when the program is not there."""
+        self.log = log
+        self._log_start = log.stat().st_size if log.exists() else 0
+        with log.open("ab") as output:
+            try:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                )
+            except OSError as error:
+                raise StartError(f"{command[0]} cannot be started: {error.strerror}") from None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def await_line(self, start: str, timeout_s: float, pause: Callable[[float], object] = time.sleep) -> str:
+        """Waits for a line of the log that starts with `start` and gives the rest of it.
+
+        Raises StartError when the server ends before it, or does not say it in time; it is stopped then.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            ended = not self.alive()  # looked at first: the log is complete then
+            for line in self._output().splitlines():
+                if line.startswith(start):
+                    return line.removeprefix(start).strip()
+            if ended:
+                raise StartError(f"the server ended with exit code {self._process.returncode}\n{self._tail()}")
+            if time.monotonic() > deadline:
+                self.stop()
+                raise StartError(f"the server was not ready within {timeout_s:g} s\n{self._tail()}")
+            pause(_POLL_S)
+
+    def stop(self) -> None:
+        """Ends the whole group: SIGTERM, up to five seconds of patience, SIGKILL. Returns when it is gone."""
+        self._signal(signal.SIGTERM)
+        try:
+            self._process.wait(_TERM_S)
+        except subprocess.TimeoutExpired:
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.alive():
+            os.killpg(self._process.pid, number)
+
+    def _output(self) -> str:
+        with self.log.open("rb") as file:
+            file.seek(self._log_start)
+            return file.read().decode("utf-8", "replace")
+
+    def _tail(self) -> str:
+        return "\n".join(self._output().splitlines()[-_LOG_TAIL_LINES:])

@@ -1,0 +1,23 @@
+"""Ties the life of this process to its parent's, so that a killed controller leaves no orphan (Linux)."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def tie_to_parent() -> None:
+    """Have the kernel send SIGTERM to this process when the thread that started it ends; OSError where it cannot.
+
+    Call it early: a parent that died before the call is not noticed.
+    """
+    if sys.platform != "linux":
+        raise OSError(errno.ENOSYS, "only Linux can tie a process to its parent")
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

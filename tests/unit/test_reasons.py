@@ -1,0 +1,79 @@
+"""Reasons: equal errors give equal strings."""
+
+import pytest
+
+from loadgen.wire.reasons import LONGEST, answered_message, http_reason, plain
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "request chatcmpl-9f2c1d77aa {} failed",
+        "request cmpl-0b6e8a1e-3f2f-4a51-9d75-1d2f6a8f0c33-0 {} failed",
+        "request req_011CSHoEeqs5C35K2UUqR7Fy {} failed",
+        "request 0b6e8a1e-3f2f-4a51-9d75-1d2f6a8f0c33 {} failed",
+        "request 4bf92f3577b34da6a3ce929d0e0e4736 {} failed",
+        "request 0x7f3a2c001d30 {} failed",
+        "request 1754300000123 {} failed",
+        "request 01J8ZQ4K3N7W9V2X5Y6B8C0D1E {} failed",
+    ],
+)
+def test_ids_are_taken_out(text: str) -> None:
+    assert plain(text.format("has")) == "request <id> has failed"
+
+
+@pytest.mark.parametrize(
+    "time", ["2025-08-04T09:33:20.123Z", "2025-08-04 09:33:20,123", "2025-08-04", "09:33:20", "1.234s", "20 ms", "7 seconds"]
+)
+def test_times_are_taken_out(time: str) -> None:
+    assert plain(f"retry after {time}, please") == "retry after <time>, please"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "This model's maximum context length is 131072 tokens.",
+        "The model `meta-llama/Llama-3.1-8B-Instruct` does not exist.",
+        "max_num_batched_tokens (2048) is smaller than max_model_len (32768)",
+        "bfloat16 is not supported on compute capability 7.5",
+        "run request_rate and task_type unchanged, error 500",
+        "default decade facade",
+    ],
+)
+def test_words_names_and_settings_stay(text: str) -> None:
+    assert plain(text) == text
+
+
+def test_a_reason_is_one_short_line() -> None:
+    assert plain("  a\n\n b\t c ") == "a b c"
+    assert len(plain("word " * 1_000_000)) == LONGEST
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"error":{"message":"no","type":"x","code":400}}', "no"),
+        (b'{"error":"no"}', "no"),
+        (b'{"object":"error","message":"no","code":400}', "no"),
+        (b'{"detail":"Not Found"}', "Not Found"),
+        (b'{"detail":[{"loc":["body"],"msg":"field required"}]}', "field required"),
+        (b'{"error":{"error":{"message":"deep"}}}', "deep"),
+        (b'"no"', "no"),
+        (b"<html><head><title>502 Bad\nGateway</title></head><body>x</body></html>", "502 Bad Gateway"),
+        (b"upstream connect error", "upstream connect error"),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+        (b"", ""),
+        (b"{}", ""),
+        (b"[]", ""),
+        (b"null", ""),
+        (b"5", ""),
+        (b'{"error":{"message":{"a":1}}}', ""),
+    ],
+)
+def test_the_servers_message_is_found(body: bytes, message: str) -> None:
+    assert answered_message(body) == message
+
+
+def test_a_code_without_a_message_is_named() -> None:
+    assert http_reason(503, b"") == "the server answered 503 (Service Unavailable) without a message"
+    assert http_reason(599, b"{}") == "the server answered 599 (not a code of the standard) without a message"
