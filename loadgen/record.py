@@ -145,7 +145,7 @@ class LevelPlan:
     window_start_ns: int
     window_end_ns: int
     server: dict[str, Any] = field(default_factory=dict)
-    """Settings of a server that we started, e.g. {"max_num_seqs": 16}; empty for one that was there already."""
+    """The settings by which levels differ on a server that we start, e.g. {"max_num_seqs": 16}; else empty."""
     drained_ns: int | None = None
     """When the last request of the window had ended or was given up; None when the level was interrupted."""
     workers: int = 1

@@ -27,6 +27,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "timeouts.total": ("--total-timeout",),
     "workers.local": ("--workers",),
     "workers.expect": ("--expect-workers",),
+    "workers.bind_host": ("--master-bind-host",),
+    "workers.bind_port": ("--master-bind-port",),
     "metrics.host": ("--metrics-host",),
     "metrics.port": ("--metrics-port",),
 }

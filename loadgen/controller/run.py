@@ -28,6 +28,7 @@ from loadgen.judgement import judge
 from loadgen.messages import Configure
 from loadgen.outputs import write_outputs
 from loadgen.record import LevelPlan
+from loadgen.report.summary import write_level
 from loadgen.run_folder import RunFolder, RunReader
 from loadgen.scenario.model import Level, Scenario
 from server.process import ServerProcess
@@ -35,7 +36,7 @@ from server.process import ServerProcess
 EXIT_INTERRUPTED = 130
 
 
-def run(scenario: Scenario, output_dir: Path | None, *, bind_host: str, bind_port: int) -> int:
+def run(scenario: Scenario, output_dir: Path | None) -> int:
     """Runs the whole scenario and gives the exit code. Raises LoadgenError before anything was measured."""
     scenario = scenario.with_seed()
     path = output_dir or Path("runs") / scenario.name / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
@@ -48,7 +49,7 @@ def run(scenario: Scenario, output_dir: Path | None, *, bind_host: str, bind_por
         folder = RunFolder.create(path, scenario_yaml=scenario.to_yaml(), nonce=nonce)
         controller = _Controller(scenario, folder, nonce, live, stack)
         try:
-            controller.prepare(bind_host, bind_port)
+            controller.prepare()
         except BaseException:
             stack.close()  # whoever writes into the folder ends first
             _discard(path, keep=existed)
@@ -85,7 +86,7 @@ class _Controller:
         self._target: Target
         self._fleet: Fleet
 
-    def prepare(self, bind_host: str, bind_port: int) -> None:
+    def prepare(self) -> None:
         """Everything that can be refused: the target, the prompts, the workers."""
         scenario = self._scenario
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -93,7 +94,12 @@ class _Controller:
             self._stack.callback(handler.cancel)
         self._stack.callback(self._stop_server)
         local, remote = scenario.workers.local_count(), scenario.workers.expect
-        self._fleet = Fleet(bind_host=bind_host, bind_port=bind_port, on_live=self._live.update_worker)
+        workers = scenario.workers
+        self._fleet = Fleet(
+            bind_host=workers.bind_host or ("*" if remote else "127.0.0.1"),
+            bind_port=workers.bind_port if remote else 0,
+            on_live=self._live.update_worker,
+        )
         self._stack.callback(self._fleet.close)
         log = self._stack.enter_context((self._folder.path / "run.log").open("ab"))
         # The workers start up while the server is asked what it is.
@@ -192,7 +198,7 @@ class _Controller:
             for _ in self._sweep(levels, progress):
                 for level in judge(reader, self._scenario):
                     self._live.add_level(level)
-                    write_level(self._folder.levels, level)
+                    write_level(self._folder.path, level)
         except InterruptedRun:
             interrupted = True
         except LoadgenError as error:

@@ -109,7 +109,7 @@ class Sweep:
             concurrency=level.concurrency,
             window_start_ns=start_ns,
             window_end_ns=start_ns + round(load.duration * 1e9),
-            server=level.server,
+            server=progress.swept(level),
             workers=len(fleet.workers),
         )
         deadline_ns = plan.window_end_ns + round(load.drain_timeout * 1e9)

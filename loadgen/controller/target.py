@@ -20,9 +20,10 @@ import gevent
 
 from loadgen import record
 from loadgen.errors import LoadgenError, UsageError
+from loadgen.prompts.errors import PromptError
 from loadgen.prompts.pool import make_recipe
 from loadgen.prompts.recipe import LEVEL_BITS, PromptRecipe
-from loadgen.prompts.tokenizers import LocalCounter, ServerCounter
+from loadgen.prompts.tokenizers import LocalCounter, ServerCounter, TokenCounter
 from loadgen.record import RequestRecord
 from loadgen.scenario.model import Scenario
 from loadgen.wire.client import Client, Limits
@@ -101,14 +102,18 @@ def inspect(scenario: Scenario, base_url: str, *, tell: Callable[[str], object])
             f"that {base_url} serves {model!r} with.",
             hint=f"shorten one of them by {workload.input_tokens + workload.output_tokens - max_model_len} tokens",
         )
-    if workload.tokenizer is not None:
-        counter: LocalCounter | ServerCounter = LocalCounter(workload.tokenizer)
-    else:
-        counter = ServerCounter(base_url, model=model, api_key=api_key)
     assert scenario.seed is not None, "the seed is drawn before the target is inspected"
-    recipe = make_recipe(
-        counter, endpoint=scenario.target.endpoint, input_tokens=workload.input_tokens, seed=scenario.seed
-    )
+    try:
+        counter: TokenCounter = (
+            ServerCounter(base_url, model=model, api_key=api_key)
+            if workload.tokenizer is None
+            else LocalCounter(workload.tokenizer)
+        )
+        recipe = make_recipe(
+            counter, endpoint=scenario.target.endpoint, input_tokens=workload.input_tokens, seed=scenario.seed
+        )
+    except PromptError as error:
+        raise UsageError(error.args[0], hint=error.hint) from None
     continuous_usage = True
     probe = _probe(scenario, base_url, model, recipe, api_key, continuous_usage=True)
     if probe.status in ("http_400", "http_422"):

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from loadgen.scenario.quantities import BaseUrl, Count, Counts, Duration, Kind, Port, PositiveDuration, Whole
+from loadgen.scenario.quantities import BaseUrl, Count, Counts, Duration, Kind, Natural, Port, PositiveDuration
 from loadgen.scenario.section import Section
 from loadgen.scenario.server import ServerSettings
 from loadgen.scenario.slo import Slo
@@ -118,12 +118,16 @@ class Timeouts(Section):
 class Workers(Section):
     """Which processes make the load."""
 
-    local: Annotated[Whole, Field(ge=0)] | None = Field(
+    local: Natural | None = Field(
         None,
         description="Workers to start on this host; null is one less than its cores, at least 1, and 0 with expect.",
     )
-    expect: Annotated[Whole, Field(ge=0)] = Field(
-        0, description="Workers to await from elsewhere, started there with `loadgen worker`."
+    expect: Natural = Field(0, description="Workers to await from elsewhere, started there with `loadgen worker`.")
+    bind_host: Text | None = Field(
+        None, description="Address on which workers are awaited; null is this host alone, and every address with expect."
+    )
+    bind_port: Annotated[int, Kind("PORT"), Field(ge=1, le=65535)] = Field(
+        5557, description="Port on which workers from elsewhere are awaited; a free one is taken without expect."
     )
 
     @model_validator(mode="after")
@@ -173,7 +177,7 @@ class Scenario(Section):
     server: ServerSettings = Field(default_factory=ServerSettings)
     workers: Workers = Field(default_factory=Workers)
     metrics: Metrics = Field(default_factory=Metrics)
-    seed: Annotated[Whole, Field(ge=0, lt=2**63)] | None = Field(
+    seed: Annotated[Natural, Field(lt=2**63)] | None = Field(
         None, description="Seed of the prompts and of every random choice; null draws one, which the run records."
     )
 

@@ -96,11 +96,15 @@ def format_share(share: float) -> str:
 
 
 def parse_sweep(value: object) -> Sequence[Any]:
-    """A sequence of values. `value`: one value, a list, or text such as "1,2,4" or "[1, 2, 4]"."""
+    """A sequence of at least one value. `value`: one value, a list, or text such as "1,2,4" or "[1, 2, 4]"."""
     if isinstance(value, str):
         text = value.strip().removeprefix("[").removesuffix("]").strip()
-        return [part.strip() for part in text.split(",")] if text else []
-    return value if isinstance(value, list | tuple) else [value]
+        value = [part.strip() for part in text.split(",")] if text else []
+    if isinstance(value, list | tuple):
+        if not value:
+            raise ValueError("It is an empty list and needs at least one value.")
+        return value
+    return [value]
 
 
 def format_sweep(values: Sequence[Any]) -> Any:
@@ -141,9 +145,9 @@ def _off_is_none(value: object) -> object:
     return None if value is False or value == "off" else value
 
 
-Whole = Annotated[int, BeforeValidator(_not_a_flag), Kind("INT")]
-Count = Annotated[Whole, Field(ge=1)]
-Number = Annotated[float, BeforeValidator(_not_a_flag), Field(ge=0, allow_inf_nan=False), Kind("NUMBER")]
+Natural = Annotated[int, Field(ge=0), BeforeValidator(_not_a_flag), Kind("INT")]
+Count = Annotated[int, Field(ge=1), BeforeValidator(_not_a_flag), Kind("INT")]
+Number = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_not_a_flag), Kind("NUMBER")]
 
 _DURATION_SCHEMA = {
     "anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^[\d.]+ *(ms|s|m|h)?$"}]
@@ -169,10 +173,17 @@ Share = Annotated[
 ]
 """A share between 0 and 1 in code, `1%` in files."""
 
-_SWEEP = (BeforeValidator(parse_sweep), PlainSerializer(format_sweep), Field(min_length=1))
-Counts = Annotated[tuple[Count, ...], *_SWEEP, Kind("INT[,INT…]")]
+
+def _sweep_schema(item: dict[str, Any]) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [item, {"type": "array", "items": item, "minItems": 1}]})
+
+
+_SWEEP = (BeforeValidator(parse_sweep), PlainSerializer(format_sweep))
+Counts = Annotated[tuple[Count, ...], *_SWEEP, _sweep_schema({"type": "integer", "minimum": 1}), Kind("INT[,INT…]")]
 """One count or several: several are a sweep. A tuple in code."""
-Numbers = Annotated[tuple[Number, ...], *_SWEEP, Kind("NUMBER[,NUMBER…]")]
+Numbers = Annotated[
+    tuple[Number, ...], *_SWEEP, _sweep_schema({"type": "number", "minimum": 0}), Kind("NUMBER[,NUMBER…]")
+]
 
 BaseUrl = Annotated[str, BeforeValidator(parse_base_url), Kind("URL")]
-Port = Annotated[Annotated[Whole, Field(ge=1, le=65535)] | None, BeforeValidator(_off_is_none), Kind("PORT")]
+Port = Annotated[Annotated[Count, Field(le=65535)] | None, BeforeValidator(_off_is_none), Kind("PORT")]

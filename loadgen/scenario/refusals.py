@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 from loadgen.errors import Problem
 from loadgen.scenario.keys import Key, scenario_keys, section_models
 from loadgen.scenario.model import Scenario
+from loadgen.scenario.quantities import parse_sweep
 
 KEY_HINT = "Set the environment variable OPENAI_API_KEY; target.api_key_env can name another one."
 
@@ -35,7 +36,6 @@ _SENTENCES = {
     "bool_type": "It must be true or false.",
     "string_type": "It must be text: put it into quotes.",
     "string_too_short": "It must not be empty.",
-    "too_short": "It is an empty list and needs at least one value.",
 }
 """By pydantic's type of error; anything else is given in pydantic's words."""
 
@@ -93,6 +93,9 @@ def _problem(detail: ErrorDetails, given: Mapping[str, Given], name: str) -> Pro
         named = named or [setting.source for other, setting in given.items() if path and other.startswith(f"{path}.")]
         return Problem(", ".join(dict.fromkeys(named)) or name, sentence, _RULE_HINTS.get(path, "Change one of them."))
     setting = given[path]
+    entry = next((part for part in detail["loc"] if isinstance(part, int)), None)
+    if entry is not None and len(parse_sweep(setting.value)) > 1:
+        sentence = f"In entry {entry + 1}: {sentence}"
     shown = None if path == _NEVER_SHOWN else show(setting.value)
     return Problem(setting.source, sentence, _hint(key, setting.source), key=path, value=shown)
 
@@ -107,11 +110,9 @@ _RULE_HINTS = {
 def _sentence(detail: ErrorDetails) -> str:
     context = detail.get("ctx", {})
     if detail["type"] == "value_error":
-        sentence = str(context["error"])
-    else:
-        sentence = _SENTENCES.get(detail["type"], detail["msg"] + ".").format(**context)
-    index = next((part for part in detail["loc"] if isinstance(part, int)), None)
-    return sentence if index is None else re.sub(r"^It\b", f"Entry {index + 1}", sentence)
+        return str(context["error"])
+    known = _SENTENCES.get(detail["type"])
+    return known.format(**context) if known else f"{detail['msg']}."
 
 
 def _hint(key: Key, source: str) -> str:

@@ -84,7 +84,7 @@ def _asked(level: Level) -> str:
 
 def _missed(level: Level) -> str:
     return ", ".join(
-        f"{key} {'not measured' if one['value'] is None else slo_text(key, one['value'])}"
+        f"{key} is {'not measured' if one['value'] is None else slo_text(key, one['value'])}"
         for key, one in level["slo"].items()
         if one["met"] is not True
     )
@@ -111,7 +111,7 @@ def _within_slo(group: Sequence[Level]) -> dict[str, Any]:
     if not met:
         where = f" with {settings}" if settings else ""
         why = "met at no valid level" if valid else "not answered: no level is valid"
-        lowest = f"; the lowest, concurrency {valid[0]['concurrency']}, has {_missed(valid[0])}" if valid else ""
+        lowest = f"; the lowest, concurrency {valid[0]['concurrency']}: {_missed(valid[0])}" if valid else ""
         return {
             "level": None,
             "concurrency": None,

@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from loadgen.metrics import LiveHistograms
-from loadgen.record import OK, RequestRecord
+from loadgen.metrics.live import LiveLatencies
+from loadgen.record import RequestRecord
 from loadgen.worker.generator import Generator
 
 
@@ -21,7 +19,7 @@ class LiveCounts:
         self._input_tokens = 0
         self._output_tokens = 0
         self._reported_output_tokens = 0
-        self._histograms = {name: LiveHistograms() for name in ("ttft", "itl", "tpot", "e2el")}
+        self._latencies = LiveLatencies()
 
     def add(self, records: Sequence[RequestRecord]) -> None:
         """Counts finished requests; only ok ones enter a latency."""
@@ -30,24 +28,7 @@ class LiveCounts:
             self._input_tokens += request.input_tokens or 0
             events = len(request.arrivals_ns)
             self._output_tokens += events if request.output_tokens is None else request.output_tokens
-            if request.status == OK:
-                self._observe(request)
-
-    def _observe(self, request: RequestRecord) -> None:
-        first, last, sent = request.first_token_ns, request.last_token_ns, request.sent_ns
-        if first is None or last is None or sent is None:
-            return
-        self._histograms["ttft"].observe_many(np.array([first - sent]))
-        self._histograms["e2el"].observe_many(np.array([last - sent]))
-        if request.output_tokens is not None and request.output_tokens >= 2:
-            self._histograms["tpot"].observe_many(np.array([(last - first) / (request.output_tokens - 1)]))
-        gaps = np.diff(request.arrivals_ns)[~request.coalesced[1:]]
-        tokens = None if request.event_tokens is None else request.event_tokens[1:][~request.coalesced[1:]]
-        if tokens is None:
-            self._histograms["itl"].observe_many(gaps)
-        else:
-            counted = tokens > 0
-            self._histograms["itl"].observe_many(gaps[counted] / tokens[counted], tokens[counted])
+        self._latencies.add(records)
 
     def snapshot(self, load: Generator) -> dict[str, Any]:
         """Everything so far, with the tokens of open requests; plain data for a message."""
@@ -60,5 +41,5 @@ class LiveCounts:
             "output_tokens": self._reported_output_tokens,
             "in_flight": len(load.client.open),
             "loop_lag_ns": load.health.latest_lag_ns,
-            "histograms": {name: histogram.snapshot() for name, histogram in self._histograms.items()},
+            "histograms": self._latencies.snapshot(),
         }

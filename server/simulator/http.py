@@ -86,7 +86,8 @@ class Simulator:
     ) -> web.StreamResponse:
         if self._api_key is not None and request.path.startswith("/v1"):
             scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not secrets.compare_digest(key.encode(), self._api_key.encode()):
+            given = key.encode("utf-8", "surrogateescape")
+            if scheme.lower() != "bearer" or not secrets.compare_digest(given, self._api_key.encode()):
                 return web.json_response({"error": "Unauthorized"}, status=401)
         try:
             return await handler(request)

@@ -1,22 +1,30 @@
 """The live tests' fixtures: a real vLLM for the whole session, and one real sweep against it that every check reads."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+from agreement import table
 from environment import BuildError, Environment, ensure_environment
 from launch import Vllm, running_vllm, split_cores
 from sweep import Sweep, run_sweep
 
+Say = Callable[[str], None]
+
 
 @pytest.fixture(scope="session")
-def environment(pytestconfig: pytest.Config) -> Environment:
-    """Built when it is not there yet: said on the terminal, since the first time takes minutes."""
+def say(pytestconfig: pytest.Config) -> Say:
+    """Prints on the terminal at once: some steps take minutes, and silence looks like a hang."""
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
 
-    def say(line: str) -> None:
+    def now(lines: str) -> None:
         with capture.global_and_fixture_disabled():
-            print(f"\n{line}", flush=True)
+            print(f"\n{lines}", flush=True)
 
+    return now
+
+
+@pytest.fixture(scope="session")
+def environment(say: Say) -> Environment:
     try:
         return ensure_environment(say)
     except BuildError as error:
@@ -31,6 +39,8 @@ def vllm(environment: Environment, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="session")
-def sweep(vllm: Vllm, tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+def sweep(vllm: Vllm, say: Say, tmp_path_factory: pytest.TempPathFactory) -> Sweep:
     """The run that the checks are about; it fails here, with the command's own words, when the command does."""
-    return run_sweep(vllm, tmp_path_factory.mktemp("sweep"))
+    finished = run_sweep(vllm, tmp_path_factory.mktemp("sweep"))
+    say(f"vLLM was ready after {vllm.startup_s:.0f} s\n" + "\n".join(table(finished)))
+    return finished

@@ -19,7 +19,7 @@ from launch import Vllm, free_port, on_cores, split_cores
 from scrape import Sampler, Scrape, scrape
 
 from loadgen.record import OK, RequestRecord
-from loadgen.run_folder import LevelData, RunFolder
+from loadgen.run_folder import LevelData, RunFolder, RunReader
 
 LOADGEN = Path(sys.executable).with_name("loadgen")
 CONCURRENCY = (1, 2, 4, 8)
@@ -45,7 +45,7 @@ class Sweep:
     @cached_property
     def levels(self) -> list[LevelData]:
         """Plan and records of each level, in this machine's monotonic clock."""
-        return list(RunFolder.open(self.folder).level_data())
+        return list(RunReader(RunFolder.open(self.folder)).levels())
 
     @cached_property
     def summary(self) -> list[dict[str, Any]]:

@@ -262,8 +262,8 @@ def test_level_object_has_every_promised_field_and_is_strict_json() -> None:
             "schema_version", "level", "concurrency", "request_rate", "server", "valid", "reasons", "warnings",
             "window_s", "requests", "achieved_concurrency", "request_throughput", "output_throughput",
             "input_throughput", "request_goodput", "client", "server_metrics", "offered_request_rate",
-            "sent_request_rate", "completed_request_rate", "failed_output_tokens", "censored", "coalesced_events", "itl_estimated",
-            "full_run", "finish_reasons", "error_reasons", "weak_percentiles", "slo",
+            "sent_request_rate", "completed_request_rate", "failed_output_tokens", "censored", "coalesced_events",
+            "itl_estimated", "full_run", "finish_reasons", "error_reasons", "weak_percentiles", "slo",
         }  # fmt: skip
         promised |= {f"n_{name}" for name in LATENCIES}
         promised |= {f"{s}_{name}_ms" for s in ("mean", "p50", "p90", "p95", "p99", "max") for name in LATENCIES}

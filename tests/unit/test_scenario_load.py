@@ -129,7 +129,8 @@ def test_conditions_that_cannot_be_read_are_refused(conditions: str) -> None:
     ("text", "line", "key", "wrong"),
     [
         ("load:\n  concurrency: []\n", 2, "load.concurrency", "empty list"),
-        ("load:\n  concurrency: [1, 0]\n", 2, "load.concurrency", "Entry 2 must be at least 1."),
+        ("load:\n  concurrency: [1, 0]\n", 2, "load.concurrency", "In entry 2: It must be at least 1."),
+        ("load:\n  concurrency: 0\n", 2, "load.concurrency", "It must be at least 1."),
         ("load:\n  concurrency: yes\n", 2, "load.concurrency", "not a number"),
         ("load:\n  concurrency: 2.5\n", 2, "load.concurrency", "whole number"),
         ("load:\n\n  duration: 0s\n", 3, "load.duration", "longer than zero"),
@@ -157,6 +158,7 @@ def test_a_wrong_value_is_refused_with_file_line_and_key(
     problem = only(written(text))
     assert (problem.source, problem.key) == (f"x.yaml:{line}", key)
     assert wrong in problem.wrong
+    assert problem.wrong.startswith("In entry") == wrong.startswith("In entry")
     assert problem.hint
     assert problem.value is not None
 

@@ -1,0 +1,100 @@
+"""One figure twice: what the sweep says, and what vLLM's own counters give for the same stretch of time.
+
+Takes a `Sweep`, gives pairs; never judges them (test_vllm.py does). Only sums and counts are used, which are exact,
+except for medians: of those vLLM keeps no more than the bucket.
+"""
+
+import statistics
+from dataclasses import dataclass
+
+from scrape import Scrape, median_bucket, value_at
+from sweep import CONCURRENCY, Sweep
+
+from loadgen.record import RequestRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """`ours` and `vllm` in the same unit."""
+
+    ours: float
+    vllm: float
+
+    @property
+    def apart(self) -> float:
+        """Relative difference: 0.01 when ours is 1 % above vLLM's."""
+        return self.ours / self.vllm - 1
+
+
+def delivered_tokens(record: RequestRecord) -> int:
+    """Tokens that reached the client, also of a request that it abandoned: vLLM sends one event a token."""
+    if record.event_tokens is not None:
+        return int(record.event_tokens.sum())
+    return len(record.arrivals_ns)
+
+
+def output_throughput(sweep: Sweep, level: int) -> Pair:
+    """Tokens per second; vLLM's is the slope of its counter over the level's window."""
+    plan = sweep.levels[level].plan
+    start, end = (
+        value_at(sweep.vllm_samples, instant_ns, "vllm:generation_tokens_total")
+        for instant_ns in (plan.window_start_ns, plan.window_end_ns)
+    )
+    slope = (end - start) / ((plan.window_end_ns - plan.window_start_ns) / 1e9)
+    return Pair(sweep.summary[level]["output_throughput"], slope)
+
+
+def mean_itl_ms(sweep: Sweep, level: int) -> Pair:
+    """Milliseconds a token; vLLM's is over the scrapes that enclose the window."""
+    mean_s = _mean_between(*_enclosing(sweep, level), "vllm:inter_token_latency_seconds")
+    return Pair(sweep.summary[level]["mean_itl_ms"], mean_s * 1e3)
+
+
+def mean_ttft_ms(sweep: Sweep) -> Pair:
+    """Over every request of the run that got a token, whatever its level.
+
+    vLLM's begins when its handler has the request and ends when the token reaches its front end, before it is written
+    to the socket: ours must be a little longer.
+    """
+    ttft_ns = [r.first_token_ns - r.sent_ns for r in sweep.records if r.first_token_ns is not None and r.sent_ns]
+    mean_s = _mean_between(sweep.before, sweep.after, "vllm:time_to_first_token_seconds")
+    return Pair(statistics.mean(ttft_ns) / 1e6, mean_s * 1e3)
+
+
+def around_median_ms(sweep: Sweep, level: int, histogram: str) -> tuple[float, float]:
+    """Lower and upper edge of three of vLLM's buckets: the one that holds its median in the window, and its neighbours."""
+    bucket, edges_s = median_bucket(*_enclosing(sweep, level), histogram)
+    low_s = edges_s[bucket - 2] if bucket >= 2 else 0.0
+    return low_s * 1e3, edges_s[min(bucket + 1, len(edges_s) - 1)] * 1e3
+
+
+def _enclosing(sweep: Sweep, level: int) -> tuple[Scrape, Scrape]:
+    plan = sweep.levels[level].plan
+    before = [s for s in (sweep.before, *sweep.vllm_samples) if s.answered_ns <= plan.window_start_ns]
+    after = [s for s in (*sweep.vllm_samples, sweep.after) if s.asked_ns >= plan.window_end_ns]
+    return before[-1], after[0]
+
+
+def _mean_between(before: Scrape, after: Scrape, histogram: str) -> float:
+    count = after.value(f"{histogram}_count") - before.value(f"{histogram}_count")
+    return (after.value(f"{histogram}_sum") - before.value(f"{histogram}_sum")) / count
+
+
+def table(sweep: Sweep) -> list[str]:
+    """Lines for the terminal: every pair of the run."""
+    lines = ["concurrency   output tok/s: ours / vLLM         mean ITL ms: ours / vLLM"]
+    for level, concurrency in enumerate(CONCURRENCY):
+        rate, itl = output_throughput(sweep, level), mean_itl_ms(sweep, level)
+        lines.append(
+            f"{concurrency:11d}   {rate.ours:9.2f} / {rate.vllm:.2f} ({rate.apart:+.2%})"
+            f"      {itl.ours:9.2f} / {itl.vllm:.2f} ({itl.apart:+.2%})"
+        )
+    ttft = mean_ttft_ms(sweep)
+    delivered, generated = sum(map(delivered_tokens, sweep.records)), sweep.rise("vllm:generation_tokens_total")
+    ended = sweep.rise("vllm:request_generation_tokens_count")
+    return [
+        *lines,
+        f"mean TTFT ms: {ttft.ours:.1f} / {ttft.vllm:.1f}",
+        f"requests ok / finished by vLLM: {len(sweep.finished)} / {ended:.0f}; abandoned: {len(sweep.unfinished)}",
+        f"tokens delivered / generated: {delivered} / {generated:.0f}",
+    ]
