@@ -6,6 +6,7 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,11 @@ def boot_id() -> str:
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"process {os.getpid()}"
+
+
+def die_with_parent_option() -> list[str]:
+    """The option by which a program of ours ends with the process that started it, where the system can do that."""
+    return ["--die-with-parent"] if sys.platform == "linux" else []
 
 
 def describe() -> dict[str, Any]:

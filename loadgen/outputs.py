@@ -2,23 +2,60 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.console import Console
+from rich.text import Text
 
 from loadgen.judgement import judge, scenario_of
+from loadgen.report.html import write_report
 from loadgen.report.summary import write_level, write_summary
+from loadgen.report.table import report
 from loadgen.run_folder import RunFolder, RunReader
+from loadgen.scenario.model import Scenario
 from loadgen.stats.answers import answers, verdict
 
 
 def write_outputs(folder: RunFolder, console: Console) -> int:
-    """Judges the run from its records, writes every file of the folder, prints the table; gives the exit code."""
+    """Judges the run from its records, writes every file of the folder, prints the table; gives the exit code.
+
+    The last line printed is `run folder: PATH`.
+    """
     scenario = scenario_of(folder)
     provenance = folder.provenance()
     levels = list(judge(RunReader(folder), scenario))
     said, judged = answers(levels), verdict(levels)
+    stated = conditions(scenario, provenance)
     for level in levels:
         write_level(folder.path, level)
     model = provenance.get("target", {}).get("model")
     write_summary(folder.path, levels, said, judged, scenario=scenario.name, model=model)
+    write_report(folder.path, scenario.name, levels, stated, said)
+    console.print(report(levels, stated))
+    for answer in said.values():
+        if answer is not None:
+            console.print(Text(answer["text"]))
+    console.print(f"report: {folder.path / 'report.html'}", highlight=False, soft_wrap=True)
     console.print(f"run folder: {folder.path}", highlight=False, soft_wrap=True)
     return judged["exit_code"]
+
+
+def conditions(scenario: Scenario, provenance: dict[str, Any]) -> dict[str, Any]:
+    """What the figures hold for; None where nobody told."""
+    target = provenance.get("target", {})
+    workload, load = scenario.workload, scenario.load
+    forced = "forced" if workload.ignore_eos else "at most"
+    server = "simulator" if scenario.target.server else target.get("base_url")
+    return {
+        "target": f"{server} ({scenario.target.endpoint})",
+        "server version": target.get("server_version"),
+        "model": target.get("model"),
+        "precision": target.get("precision"),
+        "input": f"{workload.input_tokens} tokens",
+        "output": f"{workload.output_tokens} tokens, {forced}",
+        "load": "closed loop, no think time",
+        "window": f"{load.duration:g} s after {load.warmup:g} s of warm-up",
+        "workers": str(len(provenance.get("workers", []))) if provenance else None,
+        "arrival stamps": target.get("arrival_stamps"),
+        "seed": str(scenario.seed),
+    }

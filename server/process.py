@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
 _POLL_S = 0.05
 _TERM_S = 5.0
 _LOG_TAIL_LINES = 15
 
 
-class StartError(Exception):
+class NotReadyError(Exception):
     """The server did not start; the text ends with the last lines of its log."""
-
-
-def die_with_parent(death_signal: signal.Signals = signal.SIGTERM) -> None:
-    """Has the kernel send this process `death_signal` when its parent ends, however it ends. Linux only; else nothing."""
-    if not sys.platform.startswith("linux"):
-        return
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, death_signal)
-    if os.getppid() != parent:  # it ended between the two lines
-        os.kill(os.getpid(), death_signal)
 
 
 class ServerProcess:
     """A running server in a process group of its own, all of its output in a log file."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
-        """Raises StartError when the program is not there."""
+        """Raises NotReadyError when the program is not there."""
         self.log = log
         self._log_start = log.stat().st_size if log.exists() else 0
         with log.open("ab") as output:
@@ -44,7 +31,7 @@ class ServerProcess:
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
                 )
             except OSError as error:
-                raise StartError(f"{command[0]} cannot be started: {error.strerror}") from None
+                raise NotReadyError(f"{command[0]} cannot be started: {error.strerror}") from None
 
     @property
     def pid(self) -> int:
@@ -56,7 +43,7 @@ class ServerProcess:
     def await_line(self, start: str, timeout_s: float, pause: Callable[[float], object] = time.sleep) -> str:
         """Waits for a line of the log that starts with `start` and gives the rest of it.
 
-        Raises StartError when the server ends before it, or does not say it in time; it is stopped then.
+        Raises NotReadyError when the server ends before it, or does not say it in time; it is stopped then.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -65,10 +52,10 @@ class ServerProcess:
                 if line.startswith(start):
                     return line.removeprefix(start).strip()
             if ended:
-                raise StartError(f"the server ended with exit code {self._process.returncode}\n{self._tail()}")
+                raise NotReadyError(f"the server ended with exit code {self._process.returncode}\n{self._tail()}")
             if time.monotonic() > deadline:
                 self.stop()
-                raise StartError(f"the server was not ready within {timeout_s:g} s\n{self._tail()}")
+                raise NotReadyError(f"the server was not ready within {timeout_s:g} s\n{self._tail()}")
             pause(_POLL_S)
 
     def stop(self) -> None:

@@ -4,4 +4,4 @@ import os
 
 os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"
 
-import locust  # noqa: E402, F401  (before aiohttp: see CONTRIBUTING)
+import locust  # noqa: F401  (before aiohttp: see CONTRIBUTING)

@@ -64,7 +64,7 @@ def normal(tokens: int, first_ms: float, gap_ms: float, *, sent_ms: float = 0, *
 
 
 def closed_loop(
-    users: int, requests_each: int, *, tokens: int = 5, first_ms: float = 50, gap_ms: float = 10
+    users: int, requests_each: int, *, tokens: int = 5, first_ms: float = 50, gap_ms: float = 10, **fields: Any
 ) -> list[RequestRecord]:
     """Every user sends its next request the moment the last one ended; users begin 1 ms apart, at or before 0."""
     length = first_ms + gap_ms * (tokens - 1)
@@ -79,6 +79,7 @@ def closed_loop(
             input_tokens=100,
             input_tokens_requested=100,
             output_tokens_requested=tokens,
+            **fields,
         )
         for user in range(users)
         for i in range(requests_each)

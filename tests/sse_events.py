@@ -109,7 +109,7 @@ def exchange(script: Script, **fields: object) -> Exchange:
     return Exchange(**(seen | fields))  # type: ignore[arg-type]
 
 
-def refusal(status: int, message: str, at_ms: float = 1, **fields: object) -> Exchange:
+def refused(status: int, message: str, at_ms: float = 1, **fields: object) -> Exchange:
     """What the client would have seen of an answer that is no stream but a JSON error."""
     body = json.dumps({"error": {"message": message, "type": "Error", "param": None, "code": status}}).encode()
     return exchange([(at_ms, body)], http_status=status, content_type="application/json", **fields)

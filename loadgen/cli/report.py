@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 
-def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, as `loadgen run` printed it.")]) -> None:
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, as `loadgen run` printed it.")],
+) -> None:
     """Make summary.json, summary.csv, metrics.prom and report.html again from the records, and print the table.
 
     Nothing is measured. Exit codes as of `loadgen run`.

@@ -78,7 +78,7 @@ def sim(
 
 
 def _tie_to_parent() -> None:
-    from server.simulator.parent import tie_to_parent
+    from server.parent import tie_to_parent
 
     try:
         tie_to_parent()

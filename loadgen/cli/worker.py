@@ -22,8 +22,8 @@ def worker(
     import locust  # noqa: F401  (before aiohttp: it warns otherwise)
 
     from loadgen.worker.process import WorkerProcess
-    from server.process import die_with_parent as bind_to_parent
+    from server.parent import tie_to_parent
 
     if die_with_parent:
-        bind_to_parent()
+        tie_to_parent()
     raise typer.Exit(WorkerProcess(master_host, master_port).run())

@@ -18,7 +18,7 @@ from locust.runners import STATE_MISSING
 
 from loadgen import messages, spool
 from loadgen.errors import LoadgenError, UsageError
-from loadgen.host import boot_id
+from loadgen.host import boot_id, die_with_parent_option
 from loadgen.messages import Block, Configure, Finished, Hello, LevelDone, Message, Ready
 from loadgen.run_folder import RunFolder
 from loadgen.worker.streaming_user import StreamingUser
@@ -80,7 +80,7 @@ class Fleet:
 
     def start_local(self, count: int, log: Any) -> None:
         """Starts workers on this host; they die with this process, and their output goes to `log`."""
-        command = [sys.executable, "-m", "loadgen", "worker", "--die-with-parent"]
+        command = [sys.executable, "-m", "loadgen", "worker", *die_with_parent_option()]
         command += ["--master-host", "127.0.0.1", "--master-port", str(self.port)]
         for _ in range(count):
             # A session of its own: Ctrl-C at the terminal reaches the controller alone, which ends the run in order.

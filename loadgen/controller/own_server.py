@@ -9,7 +9,8 @@ from typing import Any
 import gevent
 
 from loadgen.errors import LoadgenError
-from server.process import ServerProcess, StartError
+from loadgen.host import die_with_parent_option
+from server.process import NotReadyError, ServerProcess
 
 _READY = "simulator listening on "
 
@@ -19,13 +20,13 @@ def start_simulator(settings: dict[str, Any], *, log: Path, port: int, timeout_s
 
     Raises LoadgenError with the end of its log when it does not start.
     """
-    command = [sys.executable, "-m", "loadgen", "serve", "sim", "--die-with-parent", "--port", str(port)]
+    command = [sys.executable, "-m", "loadgen", "serve", "sim", *die_with_parent_option(), "--port", str(port)]
     for key, value in settings.items():
         command += [f"--{key.replace('_', '-')}", str(value)]
     try:
         process = ServerProcess(command, log)
         return process, process.await_line(_READY, timeout_s, gevent.sleep)
-    except StartError as error:
+    except NotReadyError as error:
         raise LoadgenError(
             f"The simulator did not start: {error}", hint="its whole output is in server.log in the run folder"
         ) from None

@@ -21,7 +21,7 @@ from loadgen.controller.display import Display
 from loadgen.controller.fleet import Fleet, Worker
 from loadgen.controller.live import LiveRun
 from loadgen.controller.own_server import start_simulator
-from loadgen.controller.sweep import InterruptedRun, Progress, Sweep
+from loadgen.controller.sweep import RunInterruptedError, Progress, Sweep
 from loadgen.controller.target import Target, inspect
 from loadgen.errors import LoadgenError
 from loadgen.judgement import judge
@@ -199,7 +199,7 @@ class _Controller:
                 for level in judge(reader, self._scenario):
                     self._live.add_level(level)
                     write_level(self._folder.path, level)
-        except InterruptedRun:
+        except RunInterruptedError:
             interrupted = True
         except LoadgenError as error:
             failure = error

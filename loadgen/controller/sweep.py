@@ -31,7 +31,7 @@ _DEPTH_PER_USER = 4
 _LEAST_DEPTH = 64
 
 
-class InterruptedRun(Exception):
+class RunInterruptedError(Exception):
     """A signal asked the run to end; what was measured is in the folder."""
 
 
@@ -84,7 +84,7 @@ class Sweep:
     def run(self, level: Level, on_window: Callable[[LevelPlan], object]) -> LevelPlan:
         """One level, from its ramp to the end of its drain.
 
-        Raises InterruptedRun after noting the level as interrupted, and LoadgenError when no worker is left.
+        Raises RunInterruptedError after noting the level as interrupted, and LoadgenError when no worker is left.
         """
         fleet, load, progress = self._fleet, self._load, self.progress
         progress.level = level
@@ -129,7 +129,7 @@ class Sweep:
             self._wait_until(plan.window_end_ns)
             progress.enter("drain")
             self._wait_for_drain(level, deadline_ns)
-        except InterruptedRun:
+        except RunInterruptedError:
             self._note_interrupted(plan)
             raise
         plan = dataclasses.replace(plan, drained_ns=time.monotonic_ns(), lost_workers=len(fleet.find_lost()))
@@ -170,7 +170,7 @@ class Sweep:
 
     def _pause(self, seconds: float) -> None:
         if self._stop.is_set():
-            raise InterruptedRun
+            raise RunInterruptedError
         gevent.sleep(seconds)
 
 

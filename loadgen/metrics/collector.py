@@ -159,7 +159,7 @@ class LiveMetrics(Collector):
 
 def _counters(total: _Totals) -> Iterator[Metric]:
     yield CounterMetricFamily(
-        "loadgen_output_tokens", "Output tokens of requests that ended and did not fail.", value=total.output_tokens
+        "loadgen_output_tokens", "Output tokens that have arrived, all requests.", value=total.output_tokens
     )
     yield CounterMetricFamily(
         "loadgen_input_tokens",

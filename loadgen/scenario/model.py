@@ -124,7 +124,8 @@ class Workers(Section):
     )
     expect: Natural = Field(0, description="Workers to await from elsewhere, started there with `loadgen worker`.")
     bind_host: Text | None = Field(
-        None, description="Address on which workers are awaited; null is this host alone, and every address with expect."
+        None,
+        description="Address on which workers are awaited; null is this host alone, and every address with expect.",
     )
     bind_port: Annotated[int, Kind("PORT"), Field(ge=1, le=65535)] = Field(
         5557, description="Port on which workers from elsewhere are awaited; a free one is taken without expect."

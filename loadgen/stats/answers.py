@@ -41,13 +41,26 @@ def answers(levels: Sequence[Level]) -> dict[str, Any]:
     }
 
 
-def conditions_of(level: Level) -> str:
-    """`concurrency 8, max_num_seqs 16`."""
-    return ", ".join([f"concurrency {level['concurrency']}", *_settings(level["server"])])
+def swept_settings(levels: Sequence[Level]) -> list[str]:
+    """Names of the server settings that differ between levels, in the order of the scenario."""
+    names = dict.fromkeys(name for level in levels for name in level["server"])
+    return [name for name in names if len({str(level["server"].get(name)) for level in levels}) > 1]
 
 
-def _settings(server: Mapping[str, Any]) -> list[str]:
-    return [f"{name} {value}" for name, value in server.items()]
+def setting_text(level: Level, names: Sequence[str]) -> str:
+    """`max_num_seqs 8`; empty without names."""
+    return ", ".join(f"{name} {level['server'].get(name, '–')}" for name in names)
+
+
+def _named_settings(levels: Sequence[Level]) -> list[str]:
+    # The one setting that people always ask for is said even where it was not swept.
+    swept = swept_settings(levels)
+    always = [name for name in ("max_num_seqs",) if any(name in level["server"] for level in levels)]
+    return list(dict.fromkeys(always + swept))
+
+
+def _conditions_of(level: Level, names: Sequence[str]) -> str:
+    return ", ".join(filter(None, (f"concurrency {level['concurrency']}", setting_text(level, names))))
 
 
 def _at(level: Level) -> dict[str, Any]:
@@ -59,7 +72,7 @@ def _highest_output_throughput(levels: Sequence[Level]) -> dict[str, Any] | None
     if not valid:
         return None
     best = max(valid, key=lambda level: level["output_throughput"])
-    text = f"{best['output_throughput']:,.1f} output tokens/s at {conditions_of(best)}"
+    text = f"{best['output_throughput']:,.1f} output tokens/s at {_conditions_of(best, _named_settings(levels))}"
     invalid = len(levels) - len(valid)
     if invalid:
         text += f"; {invalid} of {len(levels)} levels are invalid and were left out"
@@ -94,18 +107,19 @@ def _highest_within_slo(levels: Sequence[Level]) -> dict[str, Any] | None:
     judged = sorted((level for level in levels if level["slo"]), key=lambda level: level["concurrency"])
     if not judged:
         return None
+    names = _named_settings(judged)
     groups: dict[str, list[Level]] = {}
     for level in judged:
-        groups.setdefault(", ".join(_settings(level["server"])), []).append(level)
-    by_server = [_within_slo(group) for group in groups.values()]
+        groups.setdefault(setting_text(level, names), []).append(level)
+    by_server = [_within_slo(group, names) for group in groups.values()]
     best = max(by_server, key=lambda answer: (answer["concurrency"] or 0, answer["output_throughput"] or 0))
     text = f"{best['text'][:1].upper()}{best['text'][1:]} SLO: {_asked(judged[0])}."
     return {**best, "text": text, "by_server": by_server if len(by_server) > 1 else []}
 
 
-def _within_slo(group: Sequence[Level]) -> dict[str, Any]:
+def _within_slo(group: Sequence[Level], names: Sequence[str]) -> dict[str, Any]:
     """The answer for levels of one server setting, in order of concurrency."""
-    settings = ", ".join(_settings(group[0]["server"]))
+    settings = setting_text(group[0], names)
     valid = [level for level in group if level["valid"]]
     met = [level for level in valid if _meets(level)]
     if not met:
@@ -121,7 +135,7 @@ def _within_slo(group: Sequence[Level]) -> dict[str, Any]:
         }
     best = met[-1]
     above = [level for level in group if level["concurrency"] > best["concurrency"]]
-    text = f"{conditions_of(best)}: the highest measured valid level that meets the SLO"
+    text = f"{_conditions_of(best, names)}: the highest measured valid level that meets the SLO"
     below = [level for level in valid if level["concurrency"] < best["concurrency"] and not _meets(level)]
     if below:
         text += f" (though concurrency {below[0]['concurrency']} misses it: {_missed(below[0])})"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 import socket
 import ssl
 import time
@@ -120,6 +121,13 @@ class StampingHandler(ResponseHandler):
             while chunk := stream.read_nowait():
                 exchange.add(chunk, arrival_ns)
 
+    def connection_lost(self, exc: BaseException | None) -> None:
+        exchange = self._exchange
+        if isinstance(exc, OSError) and exchange is not None and exchange.finished_ns is None:
+            # aiohttp tells the reader of the body only that it is incomplete, whatever ended it.
+            exchange.failure = exchange.failure or (record.TRANSPORT, _words(exc))
+        super().connection_lost(exc)
+
 
 def _original_socket(address: Any) -> socket.socket:
     # Under plain `locust -f` the socket module is gevent's; its sockets do not work on this loop's thread.
@@ -192,7 +200,7 @@ class Client:
             exchange.failure = exchange.failure or (record.CANCELLED, "the run ended before the answer was complete")
             raise
         except Exception as error:  # whatever it is, it is data: the user goes on with its next request
-            exchange.failure = _failure(error)
+            exchange.failure = exchange.failure or _failure(error)
         finally:
             del self.open[exchange]
             exchange.note_sent()
@@ -214,9 +222,8 @@ class Client:
                     raise error
                 await stream.wait_eof()
                 exchange.body_complete = True
-            except aiohttp.ClientPayloadError as error:
-                # The connection ended inside the body. Without a cause of its own that is a truncated answer.
-                exchange.failure = _payload_failure(error)
+            except aiohttp.ClientPayloadError:
+                pass  # the body is not complete: a truncated answer, unless connection_lost knows better
 
     async def _watch_limits(self) -> None:
         while True:
@@ -227,15 +234,6 @@ class Client:
                     exchange.failure = self._limits.exceeded(exchange, now_ns)
                     if exchange.failure is not None:
                         task.cancel()
-
-
-def _payload_failure(error: aiohttp.ClientPayloadError) -> tuple[str, str] | None:
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ConnectionError):
-            return record.TRANSPORT, _words(cause)
-        cause = cause.__cause__
-    return None
 
 
 def _failure(error: Exception) -> tuple[str, str]:
@@ -255,5 +253,5 @@ def _failure(error: Exception) -> tuple[str, str]:
 
 def _words(error: BaseException) -> str:
     """An error in words that are equal for equal errors: no address, no port, no object id."""
-    text = getattr(error, "strerror", None)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    number = error.errno if isinstance(error, OSError) else None
+    return f"{type(error).__name__}: {os.strerror(number)}" if number else type(error).__name__

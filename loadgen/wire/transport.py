@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import struct
 import time
@@ -81,13 +82,21 @@ class WireTransport(asyncio.Transport):
 
     kernel_stamps = True
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, protocol: Any, clock: KernelClock) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        protocol: Any,
+        clock: KernelClock,
+        on_lost: Callable[[WireTransport], object],
+    ) -> None:
         super().__init__({"socket": sock, "peername": sock.getpeername(), "sockname": sock.getsockname()})
         self._loop = loop
         self._sock = sock
         self._fd = sock.fileno()
         self._protocol = protocol
         self._clock = clock
+        self._on_lost = on_lost
         self._unsent = bytearray()
         self._high_water_bytes = _HIGH_WATER_BYTES
         self._low_water_bytes = _HIGH_WATER_BYTES // 4
@@ -101,6 +110,12 @@ class WireTransport(asyncio.Transport):
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         protocol.connection_made(self)
         loop.add_reader(self._fd, self._read_ready)
+
+    def notice_error(self) -> None:
+        """Ends the connection if the kernel holds an error that the loop has not delivered (see WireLoop)."""
+        error = 0 if self._closing else self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            self._fatal(OSError(error, os.strerror(error)))
 
     def _read_ready(self) -> None:
         try:
@@ -245,6 +260,7 @@ class WireTransport(asyncio.Transport):
         self._loop.call_soon(self._connection_lost, error)
 
     def _connection_lost(self, error: OSError | None) -> None:
+        self._on_lost(self)
         try:
             self._protocol.connection_lost(error)
         finally:
@@ -273,11 +289,19 @@ class StampedWrites:
 
 
 class WireLoop(uvloop.Loop):  # type: ignore[misc]
-    """uvloop, but a connection over a plain TCP socket that the caller made gets a `WireTransport`."""
+    """uvloop, but a connection over a plain TCP socket that the caller made gets a `WireTransport`.
+
+    libuv stops watching a socket in error after one more call of its reader. When a reset comes right behind data, that
+    call takes the data, and nobody would ever be told of the reset; so the errors of open sockets are asked for in turn.
+    """
+
+    ERROR_CHECK_S = 0.05
 
     def __init__(self) -> None:
         super().__init__()
-        self.kernel_clock = KernelClock()
+        self._kernel_clock = KernelClock()
+        self._transports: set[WireTransport] = set()
+        self._error_check: asyncio.TimerHandle | None = None
 
     async def create_connection(
         self,
@@ -294,4 +318,14 @@ class WireLoop(uvloop.Loop):  # type: ignore[misc]
             return await super().create_connection(protocol_factory, *args, sock=sock, ssl=ssl, **options)  # type: ignore[no-any-return]
         assert sock is not None
         protocol = protocol_factory()
-        return WireTransport(self, sock, protocol, self.kernel_clock), protocol
+        transport = WireTransport(self, sock, protocol, self._kernel_clock, self._transports.discard)
+        self._transports.add(transport)
+        if self._error_check is None:
+            self._error_check = self.call_later(self.ERROR_CHECK_S, self._check_errors)
+        return transport, protocol
+
+    def _check_errors(self) -> None:
+        for transport in list(self._transports):
+            transport.notice_error()
+        again = bool(self._transports)
+        self._error_check = self.call_later(self.ERROR_CHECK_S, self._check_errors) if again else None

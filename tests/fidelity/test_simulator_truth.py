@@ -9,9 +9,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from simulator_process import SimulatorProcess, running_simulator
 
 from server.simulator.settings import SimulatorSettings
+from tests.simulator_process import SimulatorProcess, running_simulator
 
 MS = 1_000_000
 

@@ -30,7 +30,7 @@ def test_prompts_made_by_asking_vllm_have_the_length_that_vllm_counts(
     vllm: Vllm, endpoint: Endpoint, input_tokens: int
 ) -> None:
     counter = ServerCounter(vllm.base_url, model=MODEL)
-    recipe = make_recipe(counter, endpoint=endpoint, input_tokens=input_tokens, seed=7)
+    recipe = make_recipe(counter, endpoint=endpoint, input_tokens=input_tokens, seed=4711)
     assert {prompt_tokens(vllm, endpoint, recipe.build(level=0, k=k)) for k in range(3)} == {input_tokens}
 
 
@@ -38,7 +38,7 @@ def test_prompts_made_by_asking_vllm_have_the_length_that_vllm_counts(
 def test_prompts_made_with_the_models_tokenizer_have_the_length_that_vllm_counts(
     vllm: Vllm, environment: Environment, endpoint: Endpoint
 ) -> None:
-    recipe = make_recipe(LocalCounter(environment.model_dir), endpoint=endpoint, input_tokens=200, seed=7)
+    recipe = make_recipe(LocalCounter(environment.model_dir), endpoint=endpoint, input_tokens=200, seed=4711)
     assert {prompt_tokens(vllm, endpoint, recipe.build(level=0, k=k)) for k in range(3)} == {200}
 
 

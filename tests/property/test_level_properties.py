@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from level_records import plan
 
 from loadgen.record import RequestRecord, is_failure
 from loadgen.stats.level import level_object
+from tests.level_records import plan
 
 START, END = 1000, 2000  # nanoseconds: short enough that window edges and ties are hit often
 Weighted = list[tuple[Fraction, Fraction]]

@@ -8,12 +8,25 @@ from hypothesis import strategies as st
 from loadgen.record import is_status
 from loadgen.wire.decode import decode
 from loadgen.wire.sse import Event, FirstToken, parse
-from sse_events import CU, DONE, END, FIN, RC, ROLE, TEXT, C, R, Script, U, event, exchange
+from tests.sse_events import CU, DONE, END, FIN, RC, ROLE, TEXT, C, R, Script, U, event, exchange
 
-many = settings(max_examples=600, deadline=None)
+many = settings(max_examples=300, deadline=None)
 
 # Few symbols, so that line ends, fields and marks meet often.
-SYMBOLS = [b"\r", b"\n", b":", b" ", b"data", b"data: ", b"event: error", b"id", b"\xef\xbb\xbf", b"{}", b"\xe4", b"[DONE]"]
+SYMBOLS = [
+    b"\r",
+    b"\n",
+    b":",
+    b" ",
+    b"data",
+    b"data: ",
+    b"event: error",
+    b"id",
+    b"\xef\xbb\xbf",
+    b"{}",
+    b"\xe4",
+    b"[DONE]",
+]
 noise = st.lists(st.sampled_from(SYMBOLS) | st.binary(max_size=3), max_size=30).map(b"".join)
 
 EVENTS = [
@@ -64,7 +77,7 @@ def by_the_rules(body: bytes) -> tuple[list[Event], Event | None]:
 
     def field() -> None:
         nonlocal name
-        key, colon, value = line.partition(b":")
+        key, _, value = line.partition(b":")
         value = value[1:] if value[:1] == b" " else value
         if key == b"data":
             data.append(value)
@@ -171,9 +184,7 @@ def test_nothing_that_a_server_sends_makes_the_decoder_raise(
     pieces: list[bytes], code: int | None, content_type: str, complete: bool, failure: tuple[str, str] | None
 ) -> None:
     record = decode(
-        exchange(
-            scripted(pieces), http_status=code, content_type=content_type, body_complete=complete, failure=failure
-        )
+        exchange(scripted(pieces), http_status=code, content_type=content_type, body_complete=complete, failure=failure)
     )
     assert is_status(record.status)
     assert bool(record.reason) == (record.status != "ok")

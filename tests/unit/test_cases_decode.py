@@ -6,8 +6,8 @@ arrival by its 5 ms, and nothing else.
 
 import math
 from dataclasses import dataclass
-from typing import Any
 from itertools import groupby, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from loadgen.stats.level import level_object
 from loadgen.wire.decode import decode
 from loadgen.wire.exchange import Exchange
 from loadgen.wire.sse import FirstToken, parse
-from sse_events import (
+from tests.sse_events import (
     CU,
     DONE,
     END,
@@ -33,7 +33,7 @@ from sse_events import (
     cuts,
     event,
     exchange,
-    refusal,
+    refused,
 )
 
 T01 = [(50, ROLE), (400, C("Hel")), (450, C("lo") + END(2))]
@@ -274,7 +274,7 @@ def test_t12_stream_without_any_token_is_empty() -> None:
 
 def test_t13_fast_failures_do_not_flatter_the_successes() -> None:
     run = [decoded(exchange(NORMAL(10, 100, 10))) for _ in range(8)]
-    run += [decoded(refusal(503, f"overloaded, request req_{k}f3a")) for k in range(2)]
+    run += [decoded(refused(503, f"overloaded, request req_{k}f3a")) for k in range(2)]
     ttft = [at for record in run if (at := figures(record).ttft) is not None]
     assert (len(ttft), nearest_rank(ttft, 0.50), nearest_rank(ttft, 0.95)) == (8, 100, 100)
     failed = [record for record in run if is_failure(record.status)]

@@ -7,7 +7,7 @@ import pytest
 
 from loadgen.record import RequestRecord
 from loadgen.wire.decode import decode
-from sse_events import (
+from tests.sse_events import (
     CU,
     DONE,
     END,
@@ -45,7 +45,13 @@ def call(name: str | None = None, arguments: str | None = None) -> bytes:
 
 
 def test_tool_calls_alone_are_visible_tokens() -> None:
-    body = [(50, ROLE), (100, call("weather")), (120, call(None, "")), (140, call(None, '{"at":')), (160, call(None, "1}"))]
+    body = [
+        (50, ROLE),
+        (100, call("weather")),
+        (120, call(None, "")),
+        (140, call(None, '{"at":')),
+        (160, call(None, "1}")),
+    ]
     record = of(*body, (180, FIN("tool_calls") + U(9, 7) + DONE))
     assert arrivals_ms(record) == [100, 140, 160]
     assert record.first_visible_ns == record.first_token_ns
@@ -99,6 +105,9 @@ def test_choices_that_are_counted_apart_give_no_counts_an_event_and_no_wrong_tot
     record = of(*tokens, (140, U(9, 4) + DONE))
     assert (record.output_tokens, record.event_tokens) == (4, None)
     assert of(*tokens, (140, DONE)).output_tokens is None
+    # 1, 2 and 2 tokens, though the counts could be read as 1, 1 and 3.
+    seeming = [(100, one(0, 1)), (110, one(1, 2)), (120, one(0, 3))]
+    assert of(*seeming, (140, U(9, 5) + DONE)).event_tokens is None
 
 
 # --- counts

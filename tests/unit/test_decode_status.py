@@ -6,7 +6,7 @@ import pytest
 
 from loadgen.record import RequestRecord, is_status
 from loadgen.wire.decode import decode
-from sse_events import DONE, END, FIN, ROLE, C, Script, U, choice, chunk, event, exchange, refusal, usage
+from tests.sse_events import DONE, END, FIN, ROLE, C, Script, U, choice, chunk, event, exchange, refused, usage
 
 RESET = {"failure": ("transport", "the connection was reset"), "body_complete": False}
 ERROR = event({"error": {"message": "engine died", "type": "InternalServerError", "param": None, "code": 500}})
@@ -130,7 +130,8 @@ def test_an_error_without_an_end_is_a_stream_error_and_a_reset_stays_a_reset() -
 
 
 @pytest.mark.parametrize(
-    "broken", [b"data: {\n\n", b"data: [1]\n\n", b"data: null\n\n", b'data: "x"\n\n', b"data: \xff\n\n", b"data: NaN\n\n"]
+    "broken",
+    [b"data: {\n\n", b"data: [1]\n\n", b"data: null\n\n", b'data: "x"\n\n', b"data: \xff\n\n", b"data: NaN\n\n"],
 )
 def test_an_event_that_is_no_json_object_breaks_the_protocol(broken: bytes) -> None:
     record = of(C("a"), broken, C("b"), END(2))
@@ -170,15 +171,15 @@ def test_only_the_servers_own_count_makes_a_request_short() -> None:
 
 
 def test_another_code_than_200_is_that_code_with_the_servers_message() -> None:
-    record = decode(refusal(503, "overloaded"))
+    record = decode(refused(503, "overloaded"))
     assert (record.status, record.reason, len(record.arrivals_ns)) == ("http_503", "overloaded", 0)
     assert record.http_status == 503
 
 
 def test_the_code_stands_whatever_became_of_the_body() -> None:
-    assert decode(refusal(503, "overloaded", **RESET)).status == "http_503"
-    assert decode(refusal(500, "x", failure=("timeout_total", "x"), body_complete=False)).status == "http_500"
-    assert decode(refusal(500, "x", failure=("censored", "x"), body_complete=False)).status == "censored"
+    assert decode(refused(503, "overloaded", **RESET)).status == "http_503"
+    assert decode(refused(500, "x", failure=("timeout_total", "x"), body_complete=False)).status == "http_500"
+    assert decode(refused(500, "x", failure=("censored", "x"), body_complete=False)).status == "censored"
 
 
 def test_tokens_of_an_answer_that_is_not_200_do_not_count() -> None:
@@ -201,7 +202,9 @@ def test_a_whole_answer_instead_of_a_stream_is_not_a_stream() -> None:
     assert record.reason == "the content type is application/json, not text/event-stream: no such model"
 
 
-@pytest.mark.parametrize("content_type", ["text/event-stream", "Text/Event-Stream;charset=UTF-8", "text/event-stream ;x"])
+@pytest.mark.parametrize(
+    "content_type", ["text/event-stream", "Text/Event-Stream;charset=UTF-8", "text/event-stream ;x"]
+)
 def test_parameters_and_case_of_the_content_type_do_not_matter(content_type: str) -> None:
     assert ended(C("a"), END(1), content_type=content_type) == "ok"
 

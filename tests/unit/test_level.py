@@ -5,10 +5,12 @@ import json
 import numpy as np
 import orjson
 import pytest
-from level_records import MS, closed_loop, health, normal, plan, request
 
+from loadgen import virtual
 from loadgen.stats.latencies import LATENCIES
 from loadgen.stats.level import level_object
+from server.simulator.settings import SimulatorSettings
+from tests.level_records import MS, closed_loop, health, normal, plan, request
 
 
 def test_one_token_answers_have_no_tpot_and_no_itl_and_count_in_throughput() -> None:
@@ -294,3 +296,15 @@ def test_large_instants_keep_their_nanoseconds() -> None:
     record = request(0, [1], first_token_ns=arrival, last_token_ns=arrival, arrivals_ns=np.array([arrival]), **instants)
     level = level_object(plan(base_ms, base_ms + 1000), [record], [])
     assert level["p50_ttft_ms"] == 3e-6
+
+
+def test_closed_loop_in_virtual_time_obeys_little_s_law() -> None:
+    records = virtual.closed_loop(
+        SimulatorSettings(), concurrency=8, input_tokens=64, output_tokens=32, duration_ns=30 * 10**9, start_ns=0
+    )
+    level = level_object(plan(5_000, 25_000, concurrency=8), records, [])
+    assert level["achieved_concurrency"] == pytest.approx(8, rel=1e-6)
+    assert level["peak_concurrency"] == level["users_seen"] == 8
+    assert level["request_throughput"] * level["mean_e2el_ms"] / 1000 == pytest.approx(8, rel=0.05)
+    assert level["output_throughput"] == pytest.approx(32 * level["request_throughput"], rel=0.05)
+    assert (level["valid"], level["itl_estimated"]) == (True, False)

@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from level_records import closed_loop, health, normal, plan, request
 
 from loadgen.stats.level import level_object
 from loadgen.stats.validity import RULES
+from tests.level_records import closed_loop, health, normal, plan, request
 
 
 def fired(*args: Any, **kwargs: Any) -> tuple[list[str], list[str]]:
@@ -16,7 +16,7 @@ def fired(*args: Any, **kwargs: Any) -> tuple[list[str], list[str]]:
     return [reason["rule"] for reason in level["reasons"]], [warning["rule"] for warning in level["warnings"]]
 
 
-HEALTHY = [replace(record, kernel_stamps=True) for record in closed_loop(2, 30)]
+HEALTHY = closed_loop(2, 30, kernel_stamps=True)
 USER_SPACE = closed_loop(2, 30)
 
 
@@ -67,7 +67,7 @@ def test_load_below_nine_tenths_is_not_the_load_that_was_asked_for() -> None:
 
 
 def test_one_missing_user_of_many_is_noticed() -> None:
-    records = [replace(record, kernel_stamps=True) for record in closed_loop(19, 30)]
+    records = closed_loop(19, 30, kernel_stamps=True)
     level = level_object(plan(concurrency=20), records, [health()])
     assert level["achieved_concurrency"] > 18
     assert [reason["evidence"] for reason in level["reasons"]] == [
@@ -79,7 +79,7 @@ def test_lag_bends_user_space_stamps_but_not_the_kernel_s() -> None:
     late = [health(loop_lag_p99_ms=11.0)]
     assert fired(plan(concurrency=2), USER_SPACE, late) == (["client_late"], [])
     assert fired(plan(concurrency=2), HEALTHY, late) == ([], ["client_somewhat_late"])
-    fast = [replace(r, kernel_stamps=False) for r in closed_loop(2, 30, gap_ms=3)]
+    fast = closed_loop(2, 30, gap_ms=3)
     assert fired(plan(concurrency=2), fast, [health(loop_lag_p99_ms=4.0)]) == (["client_late"], [])
     assert fired(plan(concurrency=2), fast, [health(loop_lag_p99_ms=2.0)]) == ([], [])
 
@@ -105,14 +105,14 @@ def test_missing_token_counts_are_invalid_and_tokenised_ones_suspect() -> None:
 
 
 def test_one_missing_token_count_in_hundreds_is_suspect() -> None:
-    records = [replace(record, kernel_stamps=True) for record in closed_loop(20, 12)]
+    records = closed_loop(20, 12, kernel_stamps=True)
     records[3] = replace(records[3], output_tokens=None, output_tokens_source=None)
     assert fired(plan(concurrency=20), records, [health()]) == ([], ["some_token_counts"])
 
 
 def test_requests_cut_off_hide_the_tail() -> None:
     def cut(n: int) -> tuple[list[str], list[str]]:
-        records = [replace(record, kernel_stamps=True) for record in closed_loop(10, 12)]
+        records = closed_loop(10, 12, kernel_stamps=True)
         records[1 : n + 1] = [replace(record, status="censored") for record in records[1 : n + 1]]
         return fired(plan(concurrency=10), records, [health()])
 

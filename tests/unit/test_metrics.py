@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from level_records import closed_loop, normal, plan, request
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -16,6 +15,7 @@ from loadgen.errors import LoadgenError
 from loadgen.metrics import LiveHistograms, LiveLatencies, LiveMetrics, serve_metrics
 from loadgen.metrics.live import EDGES_S
 from loadgen.stats.level import level_object
+from tests.level_records import closed_loop, normal, plan, request
 
 
 def snapshot(ok: int, *, in_flight: int = 0, lag_ns: int | None = None, **more: Any) -> dict[str, Any]:

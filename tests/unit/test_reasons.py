@@ -23,7 +23,8 @@ def test_ids_are_taken_out(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "time", ["2025-08-04T09:33:20.123Z", "2025-08-04 09:33:20,123", "2025-08-04", "09:33:20", "1.234s", "20 ms", "7 seconds"]
+    "time",
+    ["2025-08-04T09:33:20.123Z", "2025-08-04 09:33:20,123", "2025-08-04", "09:33:20", "1.234s", "20 ms", "7 seconds"],
 )
 def test_times_are_taken_out(time: str) -> None:
     assert plain(f"retry after {time}, please") == "retry after <time>, please"

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from level_records import closed_loop, health, plan, request
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadgen.report.files import write_whole
 from loadgen.report.summary import csv_text, write_level, write_summary
 from loadgen.stats.answers import answers, verdict
 from loadgen.stats.level import level_object
+from tests.level_records import closed_loop, health, plan, request
 
 SLO = {"ttft_p95": 60.0, "error_rate": 0.01}
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from simulator_process import COMMAND, SimulatorProcess, running_simulator
+
+from tests.simulator_process import COMMAND, SimulatorProcess, running_simulator
 
 HELLO = [{"role": "user", "content": "hello there"}]
 FAST = ("--step-overhead-ms", "0.5", "--decode-base-ms", "0", "--decode-time-per-seq-ms", "0")

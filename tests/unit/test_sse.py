@@ -3,7 +3,7 @@
 import pytest
 
 from loadgen.wire.sse import FirstToken, parse
-from sse_events import CU, DONE, END, FIN, RC, ROLE, TEXT, C, R, U, choice, chunk, event
+from tests.sse_events import CU, DONE, END, FIN, RC, ROLE, TEXT, C, R, U, choice, chunk, event
 
 
 def data(body: bytes) -> list[bytes]:
@@ -29,7 +29,9 @@ def test_a_carriage_return_alone_ends_a_line() -> None:
 
 
 def test_line_ends_may_be_mixed() -> None:
-    assert data(b"data: a\n\rdata: b\r\n\ndata: c\n\r\ndata: d\r\r\ndata: e\r\n\rdata: f\n\n") == [*map(bytes, zip(b"abcdef"))]
+    assert data(b"data: a\n\rdata: b\r\n\ndata: c\n\r\ndata: d\r\r\ndata: e\r\n\rdata: f\n\n") == [
+        *map(bytes, zip(b"abcdef"))
+    ]
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
@@ -162,6 +164,7 @@ def test_a_crlf_between_two_reads_does_not_end_an_event() -> None:
     line = C("x").rstrip(b"\n")
     assert first_token_at([line + b"\r", b"\n", b"\r", b"\n"]) == [2]
     assert first_token_at([line + b"\r", b"\r"]) == [1]
+    assert first_token_at([line + b"\n", b"", b"\n"]) == [2]
 
 
 def test_a_token_after_done_is_not_the_first_token() -> None:

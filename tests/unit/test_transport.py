@@ -201,6 +201,19 @@ def test_a_reset_by_the_peer_is_reported_as_its_error() -> None:
     run(check())
 
 
+def test_a_reset_right_behind_data_is_still_noticed() -> None:
+    async def check() -> None:
+        protocol, far = await connect()
+        far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        far.sendall(b"last words")
+        far.close()  # both are in the kernel before the loop looks
+        async with asyncio.timeout(5):
+            assert isinstance(await protocol.lost, ConnectionResetError)
+        assert bytes(protocol.data) == b"last words"
+
+    run(check())
+
+
 def test_paused_reading_leaves_the_bytes_in_the_kernel_and_keeps_their_stamp() -> None:
     async def check() -> None:
         protocol, far = await connect()

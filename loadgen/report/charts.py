@@ -1,0 +1,134 @@
+"""Takes level objects, gives the report's charts as SVG that needs nothing else; percentiles only, y from zero.
+
+The colours of text and axes are left to the page (it may be dark); lines are labelled at their ends, so there is no
+legend to look up. An invalid level is a hollow point on a faint line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+import vl_convert as vlc
+
+from loadgen.report.figures import Conditions, Level, by_setting, ok
+
+_WIDTH, _HEIGHT = 380, 260
+_COLOURS = ("#2b7de0", "#e07a1f", "#16a085", "#c0399f", "#8a6d3b", "#6c5ce7")
+_QUIET = "#8a8f98"
+
+
+def throughput_chart(levels: Sequence[Level], scenario: str, conditions: Conditions) -> str | None:
+    """Output tokens/s of all users against concurrency, a line for each swept setting; None without a sample."""
+    rows = [
+        _row(level, setting or "output tok/s", setting, False, level["output_throughput"])
+        for setting, group in by_setting(levels).items()
+        for level in group
+        if ok(level)
+    ]
+    return _chart(rows, "Output throughput, all users", "output tokens / s", scenario, conditions, {})
+
+
+def ttft_chart(levels: Sequence[Level], scenario: str, conditions: Conditions) -> str | None:
+    """TTFT P50 and P95 against concurrency, with the SLO's line; None without a sample."""
+    groups = by_setting(levels)
+    rows = [
+        _row(level, f"{name} {setting}".strip(), setting if len(groups) > 1 else name, name == "P50", value)
+        for setting, group in groups.items()
+        for name in ("P50", "P95")
+        for level in group
+        if (value := level[f"{name.lower()}_ttft_ms"]) is not None
+    ]
+    slos = {
+        f"SLO {key.removeprefix('ttft_').upper()} ≤ {one['threshold']:g} ms": one["threshold"]
+        for level in levels[:1]
+        for key, one in (level["slo"] or {}).items()
+        if key.startswith("ttft_p")
+    }
+    return _chart(rows, "Time to first token, one request", "TTFT (ms)", scenario, conditions, slos)
+
+
+def _row(level: Level, line: str, colour: str, dotted: bool, value: float) -> dict[str, Any]:
+    return {
+        "concurrency": level["concurrency"],
+        "value": value,
+        "line": line,
+        "colour": colour,
+        "dotted": dotted,
+        "valid": level["valid"],
+    }
+
+
+def _chart(
+    rows: list[dict[str, Any]],
+    title: str,
+    unit: str,
+    scenario: str,
+    conditions: Conditions,
+    slos: Mapping[str, float],
+) -> str | None:
+    if not rows:
+        return None
+    measured = sorted({row["concurrency"] for row in rows})
+    scale = alt.Scale(type="log", base=2, nice=False, domain=[measured[0], max(measured[-1], measured[0] + 1)])
+    x = alt.X("concurrency:Q", scale=scale, title="concurrency (users)", axis=alt.Axis(values=measured, grid=False))
+    y = alt.Y("value:Q", scale=alt.Scale(zero=True), title=unit, axis=alt.Axis(tickCount=6))
+    names = list(dict.fromkeys(row["colour"] for row in rows))
+    shades = [_COLOURS[i % len(_COLOURS)] for i in range(len(names))]
+    colour = alt.Color("colour:N", scale=alt.Scale(domain=names, range=shades), legend=None)
+    dash = alt.StrokeDash("dotted:N", scale=alt.Scale(domain=[False, True], range=[[1, 0], [2, 3]]), legend=None)
+    valid = alt.Chart(alt.Data(values=[row for row in rows if row["valid"]]))
+    invalid = alt.Chart(
+        alt.Data(values=[{**row, "note": "" if row["dotted"] else "invalid"} for row in rows if not row["valid"]])
+    )
+    ends = alt.Chart(alt.Data(values=_spread(rows, slos)))
+    every = alt.Chart(alt.Data(values=rows))
+    layers: list[alt.Chart] = [
+        every.mark_line(strokeWidth=1, opacity=0.4).encode(x=x, y=y, color=colour, detail="line:N"),
+        valid.mark_line(strokeWidth=2.5).encode(x=x, y=y, color=colour, strokeDash=dash, detail="line:N"),
+        valid.mark_circle(size=55, opacity=1).encode(x=x, y=y, color=colour),
+        invalid.mark_point(size=70, strokeWidth=2).encode(x=x, y=y, color=colour),
+        invalid.mark_text(align="right", dx=4, dy=-12, fontSize=11, fontStyle="italic").encode(x=x, y=y, text="note:N"),
+        ends.mark_text(align="left", dx=9, fontSize=12, fontWeight="bold").encode(x=x, y="label_y:Q", text="line:N"),
+    ]
+    for text, threshold in slos.items():
+        limit = alt.Chart(alt.Data(values=[{"value": threshold, "text": text, "concurrency": measured[0]}]))
+        layers.append(limit.mark_rule(strokeDash=[7, 4], color="#d03b3b", strokeWidth=1.5).encode(y=y))
+        layers.append(limit.mark_text(align="left", dy=-8, dx=5, fontSize=11).encode(x=x, y=y, text="text:N"))
+    where = " · ".join(f"{name} {conditions[name]}" for name in ("target", "seed") if conditions.get(name) is not None)
+    heading = alt.TitleParams(f"{title} – {scenario}", subtitle=where, anchor="start", offset=14)
+    chart = alt.layer(*layers, title=heading, width=_WIDTH, height=_HEIGHT, background="transparent")
+    chart = chart.configure_title(fontSize=14, subtitleFontSize=12, frame="group")
+    chart = chart.configure_view(stroke=None)
+    return _svg(
+        chart.configure_axis(
+            gridColor=_QUIET,
+            gridOpacity=0.25,
+            domainColor=_QUIET,
+            tickColor=_QUIET,
+            labelFontSize=12,
+            titleFontSize=12,
+            titleFontWeight="normal",
+        )
+    )
+
+
+def _spread(rows: list[dict[str, Any]], slos: Mapping[str, float]) -> list[dict[str, Any]]:
+    """The last point of each line, and where its label goes so that no label covers another."""
+    last = {row["line"]: row for row in rows}
+    line_height = 16 / _HEIGHT * max([*(row["value"] for row in rows), *slos.values()])
+    placed: list[dict[str, Any]] = []
+    for end in sorted(last.values(), key=lambda row: row["value"]):
+        beside = [other["label_y"] for other in placed if other["concurrency"] == end["concurrency"]]
+        lowest = beside[-1] + line_height if beside else end["value"]
+        placed.append({**end, "label_y": max(end["value"], lowest)})
+    return placed
+
+
+def _svg(chart: alt.LayerChart) -> str:
+    svg: str = vlc.vegalite_to_svg(chart.to_dict())
+    # The page scales the picture and gives text its colour.
+    svg = re.sub(r'(<svg[^>]*?) width="[\d.]+" height="[\d.]+"', r"\1", svg, count=1)
+    return re.sub(r'(<text[^>]*?) fill="(?:#000|black|#000000)"', r'\1 fill="currentColor"', svg)

@@ -1,0 +1,116 @@
+"""Takes figures of a level object, gives the words that people read; shared by the terminal table and the HTML report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadgen.stats.answers import setting_text, swept_settings
+
+Level = Mapping[str, Any]
+Conditions = Mapping[str, str | int | float | None]
+"""What the run was: names and values in the order to print; None is printed as "not reported"."""
+
+ABSENT = "–"
+WEAK = "~"
+HOW_TO_READ = (
+    "TTFT, TPOT, E2E: one request, as its user feels it. tok/s (output) and req/s: totals of all users.",
+    "Percentiles are nearest-rank over the ok requests sent in the window; n says how many.",
+)
+WEAK_MEANS = f"{WEAK} fewer than five samples lie beyond this percentile."
+
+
+def number(value: float | int | None) -> str:
+    """Three digits that matter: `0.123`, `1.23`, `12.3`, `123`, `1234`; `–` for None."""
+    if value is None:
+        return ABSENT
+    if value == 0:
+        return "0"
+    decimals = 3 if abs(value) < 0.9995 else 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:.{decimals}f}"
+
+
+def figure(level: Level, key: str) -> str:
+    """The figure `key` of a level, marked where it is a weak percentile."""
+    return (WEAK if key in level["weak_percentiles"] else "") + number(level[key])
+
+
+def ok(level: Level) -> int:
+    """Requests of the window that ended ok."""
+    return int(level["requests"]["ok"])
+
+
+def others(level: Level) -> dict[str, int]:
+    """Requests of the window by any other end."""
+    return {status: count for status, count in level["requests"].items() if status != "ok"}
+
+
+def failed(level: Level) -> int:
+    """Requests of the window that failed: not ok, and not ended by us."""
+    return sum(count for status, count in others(level).items() if status not in ("censored", "cancelled"))
+
+
+def mark(level: Level) -> str:
+    """`yes`, `doubt` (a warning) or `NO` (invalid): whether the level can be trusted."""
+    if not level["valid"]:
+        return "NO"
+    return "doubt" if level["warnings"] else "yes"
+
+
+def slo_mark(level: Level) -> str:
+    """`met`, `miss`, or `–` where there is no SLO or something was not measured."""
+    met = [one["met"] for one in (level["slo"] or {}).values()]
+    if not met or (None in met and False not in met):
+        return ABSENT
+    return "met" if all(met) else "miss"
+
+
+def condition_texts(conditions: Conditions) -> list[str]:
+    """`model llama`, `precision not reported`, …"""
+    return [f"{name} {'not reported' if value is None else value}" for name, value in conditions.items()]
+
+
+def by_setting(levels: Sequence[Level]) -> dict[str, list[Level]]:
+    """The levels of each combination of swept settings, in the order in which they ran."""
+    swept = swept_settings(levels)
+    groups: dict[str, list[Level]] = {}
+    for level in levels:
+        groups.setdefault(setting_text(level, swept), []).append(level)
+    return groups
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One reason to distrust, of all levels that it applies to."""
+
+    severity: str
+    """`INVALID` or `doubt`."""
+    where: str
+    """`concurrency 8, 16`."""
+    evidence: str
+    remedy: str
+
+
+def notes(levels: Sequence[Level]) -> list[Note]:
+    """Why the figures might be wrong: each rule that fired once, with all its levels and the first one's evidence."""
+    swept = swept_settings(levels)
+    found: list[Note] = []
+    for severity, field in (("INVALID", "reasons"), ("doubt", "warnings")):
+        fired: dict[str, list[tuple[Level, Mapping[str, str]]]] = {}
+        for level in levels:
+            for one in level[field]:
+                fired.setdefault(one["rule"], []).append((level, one))
+        for cases in fired.values():
+            first_level, first = cases[0]
+            where = "; ".join(_concurrencies([level for level, _ in cases], swept))
+            of_the_first = f"(at {first_level['concurrency']}) " if len(cases) > 1 else ""
+            found.append(Note(severity, f"concurrency {where}", of_the_first + first["evidence"], first["remedy"]))
+    return found
+
+
+def _concurrencies(levels: Sequence[Level], swept: Sequence[str]) -> list[str]:
+    groups: dict[str, list[str]] = {}
+    for level in levels:
+        groups.setdefault(setting_text(level, swept), []).append(str(level["concurrency"]))
+    return [", ".join(values) + (f" with {setting}" if setting else "") for setting, values in groups.items()]
