@@ -166,6 +166,8 @@ class Fleet:
 
     def close(self) -> None:
         """Tells the workers to quit and waits for the local ones; kills those that do not."""
+        for process in self._local:
+            process.terminate()  # a worker that has not connected yet hears nothing else
         with contextlib.suppress(Exception):  # whatever state Locust is in, the processes below must end
             self.runner.quit()
         deadline = time.monotonic() + 5

@@ -1,4 +1,7 @@
-"""What is known of a run while it goes on: the workers' cumulative counts merged, behind /metrics and the live line."""
+"""What is known of a run while it goes on, and how it is shown: /metrics, the live line, a Pushgateway at the end.
+
+Takes the workers' cumulative counts and the finished levels; computes no figure of a result.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,21 @@ import time
 from typing import Any
 
 from gevent.event import Event
+from rich.console import Console
 
 from loadgen import __version__
 from loadgen.controller.fleet import Worker
-from loadgen.metrics import LiveMetrics, serve_metrics
+from loadgen.errors import LoadgenError
+from loadgen.metrics.collector import LiveMetrics
+from loadgen.metrics.endpoint import MetricsServer, serve_metrics
+from loadgen.metrics.pushgateway import JOB, push
+from loadgen.metrics.scrapes import Linger
 from loadgen.record import LevelPlan
 from loadgen.scenario.model import Scenario
 
 _RATE_S = 3.0
+# How often a lingering endpoint asks whether the scraper's interval has become known.
+_LINGER_POLL_S = 1.0
 
 
 class LiveRun:
@@ -23,7 +33,9 @@ class LiveRun:
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
         self._metrics = LiveMetrics(scenario=scenario.name, version=__version__)
-        self._server: Any = None
+        self._server: MetricsServer | None = None
+        self._workers: dict[int, Worker] = {}
+        self._console = Console(stderr=True)
         self._tokens: collections.deque[tuple[float, int]] = collections.deque()
 
     def serve(self) -> None:
@@ -38,13 +50,22 @@ class LiveRun:
     def update_worker(self, worker: Worker) -> None:
         """Takes a worker's latest cumulative snapshot."""
         self._metrics.update_worker(worker.index, worker.live)
+        self._workers[worker.index] = worker
+        self._remove_lost()
         now = time.monotonic()
         self._tokens.append((now, self._metrics.output_tokens()))
         while now - self._tokens[0][0] > _RATE_S:
             self._tokens.popleft()
 
     def begin_level(self, plan: LevelPlan) -> None:
+        self._remove_lost()
         self._metrics.set_target(plan.concurrency, plan.level)
+
+    def _remove_lost(self) -> None:
+        # A lost worker stays lost: what it may still say is counted, but the level does not rest on it.
+        for worker in self._workers.values():
+            if worker.lost:
+                self._metrics.remove_worker(worker.index)
 
     def add_level(self, level: dict[str, Any]) -> None:
         self._metrics.add_level(level)
@@ -62,12 +83,45 @@ class LiveRun:
         }
 
     def finish(self, stop: Event) -> None:
-        """The run is over; /metrics stays for `metrics.linger`, or until `stop` is set again."""
+        """The run is over: pushes its levels, and keeps /metrics up as `metrics.linger` says, or until `stop` is set again."""
+        self._remove_lost()
         self._metrics.finished()
-        linger_s = self._scenario.metrics.linger
-        if self._server is not None and linger_s > 0:
-            stop.clear()
-            stop.wait(linger_s)
+        self._push()
+        if self._server is not None:
+            self._linger(self._server, stop)
+
+    def _push(self) -> None:
+        url, registry = self._scenario.metrics.pushgateway, self._metrics.level_registry()
+        if url is None or registry is None:
+            return
+        try:
+            push(registry, url, self._scenario.name)
+        except LoadgenError as error:
+            self._say(f"warning: {error}\nhint: {error.hint}")
+        else:
+            self._say(f"pushed to {url} (job {JOB}, instance {self._scenario.name})")
+
+    def _linger(self, server: MetricsServer, stop: Event) -> None:
+        ended_s = time.monotonic()
+        linger = self._asked_linger() or server.scrapes.linger(ended_s)
+        if linger is None or linger.seconds <= 0:
+            return
+        # A signal that came before this ended the run; the next one ends the wait.
+        stop.clear()
+        self._say(
+            f"/metrics stays up for {round(linger.seconds, 1):g} s, since {linger.reason}; Ctrl-C ends it at once"
+        )
+        while linger and (left_s := ended_s + linger.seconds - time.monotonic()) > 0:
+            if stop.wait(min(left_s, _LINGER_POLL_S)):
+                return
+            linger = self._asked_linger() or server.scrapes.linger(ended_s)
+
+    def _asked_linger(self) -> Linger | None:
+        seconds = self._scenario.metrics.linger
+        return None if seconds is None else Linger(seconds, "metrics.linger asks for it")
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def close(self) -> None:
         if self._server is not None:

@@ -12,7 +12,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import gevent
 from gevent.event import Event
 from rich.console import Console
 
@@ -90,8 +89,9 @@ class _Controller:
         """Everything that can be refused: the target, the prompts, the workers."""
         scenario = self._scenario
         for number in (signal.SIGINT, signal.SIGTERM):
-            handler = gevent.signal_handler(number, self._stop.set)
-            self._stack.callback(handler.cancel)
+            # Python's own handlers, not gevent's watchers: asyncio.Runner, which sends the probe, would replace the
+            # watcher of SIGINT, and leaves alone a handler that is not the default one.
+            self._stack.callback(signal.signal, number, signal.signal(number, lambda *_: self._stop.set()))
         self._stack.callback(self._stop_server)
         local, remote = scenario.workers.local_count(), scenario.workers.expect
         workers = scenario.workers

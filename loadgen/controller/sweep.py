@@ -95,7 +95,8 @@ class Sweep:
             messages.LEVEL,
             messages.Level(
                 level=level.level,
-                ramp_ns=round(load.ramp * 1e9),
+                # A first request after the warm-up would leave the window below its load.
+                ramp_ns=round(min(load.ramp, load.warmup) * 1e9),
                 depth=max(_LEAST_DEPTH, _DEPTH_PER_USER * level.concurrency),
             ),
         )

@@ -21,10 +21,13 @@ from loadgen.metrics.live import EDGES_S, LIVE_LATENCIES
 from loadgen.record import is_failure
 
 HISTOGRAMS = {
-    "ttft": ("loadgen_time_to_first_token_seconds", "Time from the send to the first token, as the client saw it."),
-    "itl": ("loadgen_inter_token_latency_seconds", "Gap between output tokens, pooled over all ok requests."),
-    "tpot": ("loadgen_request_time_per_output_token_seconds", "Time per output token after the first, by request."),
-    "e2el": ("loadgen_e2e_request_latency_seconds", "Time from the send to the last token."),
+    "ttft": ("loadgen_time_to_first_token_seconds", "Time from the send to the first token, one sample an ok request."),
+    "itl": ("loadgen_inter_token_latency_seconds", "Gap between output tokens, pooled over the ok requests."),
+    "tpot": (
+        "loadgen_request_time_per_output_token_seconds",
+        "Time per output token after the first, one sample an ok request.",
+    ),
+    "e2el": ("loadgen_e2e_request_latency_seconds", "Time from the send to the last token, one sample an ok request."),
 }
 _LE = [*(repr(edge) for edge in EDGES_S), "+Inf"]
 
@@ -113,6 +116,11 @@ class LiveMetrics(Collector):
         with self._lock:
             self._levels.add(level)
 
+    def level_registry(self) -> CollectorRegistry | None:
+        """The finished levels' series alone, as metrics.prom has them; None when no level has ended."""
+        with self._lock:
+            return self._levels.registry() if len(self._levels) else None
+
     def finished(self) -> None:
         """The run has ended: nothing is in flight and no level is active, whatever a late snapshot says."""
         with self._lock:
@@ -159,11 +167,15 @@ class LiveMetrics(Collector):
 
 def _counters(total: _Totals) -> Iterator[Metric]:
     yield CounterMetricFamily(
-        "loadgen_output_tokens", "Output tokens that have arrived, all requests.", value=total.output_tokens
+        "loadgen_output_tokens",
+        # An open request counts by its events, less three that may be the last ones, which carry no token.
+        "Output tokens received so far, counted while they arrive, of requests of any status; an open request may be up to "
+        "three behind, and is set right by the server's own count when it ends.",
+        value=total.output_tokens,
     )
     yield CounterMetricFamily(
         "loadgen_input_tokens",
-        "Prompt tokens of requests that ended, as the server counted them.",
+        "Prompt tokens of requests that ended with any status, as the server counted them; none where it did not say.",
         value=total.input_tokens,
     )
     requests = CounterMetricFamily("loadgen_requests", "Requests that ended, by how they ended.", labels=["status"])
@@ -183,18 +195,24 @@ def _histograms(total: _Totals) -> Iterator[Metric]:
 def _gauges(
     in_flight: int, present: list[tuple[int, int | None]], target: tuple[int, int] | None, finished: bool
 ) -> Iterator[Metric]:
-    yield GaugeMetricFamily("loadgen_requests_in_flight", "Requests in flight now, all workers.", value=in_flight)
-    yield GaugeMetricFamily("loadgen_workers", "Workers that take part now.", value=len(present))
-    concurrency = GaugeMetricFamily("loadgen_target_concurrency", "Users that the active level asks for.")
+    yield GaugeMetricFamily(
+        "loadgen_requests_in_flight", "Requests in flight now, all workers; 0 once the run has ended.", value=in_flight
+    )
+    yield GaugeMetricFamily("loadgen_workers", "Workers that are there now; a lost one is not.", value=len(present))
+    concurrency = GaugeMetricFamily(
+        "loadgen_target_concurrency", "Requests in flight that the active level asks for; 0 once the run has ended."
+    )
     active = GaugeMetricFamily(
-        "loadgen_active_level", "Number of the level that runs now, from 0; absent between runs."
+        "loadgen_active_level", "Number of the level that runs now, from 0; absent before and after."
     )
     if target is not None:
         concurrency.add_metric([], target[0])
         active.add_metric([], target[1])
     elif finished:
         concurrency.add_metric([], 0)
-    lag = GaugeMetricFamily("loadgen_client_loop_lag_seconds", "How late the slowest worker's event loop runs.")
+    lag = GaugeMetricFamily(
+        "loadgen_client_loop_lag_seconds", "How late the slowest worker's event loop runs; absent where none has told."
+    )
     lags = [one for _, one in present if one is not None]
     if lags and not finished:
         lag.add_metric([], max(lags) / 1e9)

@@ -59,6 +59,15 @@ class LevelSeries(Collector):
         """Show one more finished level."""
         self._levels.append(level)
 
+    def __len__(self) -> int:
+        return len(self._levels)
+
+    def registry(self) -> CollectorRegistry:
+        """A registry that holds these series and no others."""
+        registry = CollectorRegistry()
+        registry.register(self)
+        return registry
+
     def _labels(self, level: Level) -> dict[str, str]:
         return {
             "scenario": self._scenario,
@@ -106,6 +115,4 @@ def textfile(levels: Sequence[Level], scenario: str, model: str | None) -> bytes
     series = LevelSeries(scenario, model)
     for level in levels:
         series.add(level)
-    registry = CollectorRegistry()
-    registry.register(series)
-    return generate_latest(registry)
+    return generate_latest(series.registry())

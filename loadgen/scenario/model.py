@@ -10,9 +10,19 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from loadgen.scenario.quantities import BaseUrl, Count, Counts, Duration, Kind, Natural, Port, PositiveDuration
+from loadgen.scenario.quantities import (
+    BaseUrl,
+    Count,
+    Counts,
+    Duration,
+    Kind,
+    Natural,
+    Port,
+    PositiveDuration,
+    parse_base_url,
+)
 from loadgen.scenario.section import Section
 from loadgen.scenario.server import ServerSettings
 from loadgen.scenario.slo import Slo
@@ -26,6 +36,14 @@ def _is_a_folder_name(value: str) -> str:
 
 Name = Annotated[str, AfterValidator(_is_a_folder_name), Kind("NAME")]
 Text = Annotated[str, Kind("TEXT"), Field(min_length=1)]
+
+
+def _root_with_its_path(value: object) -> str:
+    parse_base_url(value)  # for its refusals; it takes a /v1 off, which belongs to the API alone
+    return str(value).strip().rstrip("/")
+
+
+GatewayUrl = Annotated[str, BeforeValidator(_root_with_its_path), Kind("URL")]
 
 
 class Target(Section):
@@ -102,7 +120,7 @@ class Load(Section):
     drain_timeout: Duration = Field(
         30.0, description="How long requests of the window may take to end afterwards; later ones count as censored."
     )
-    ramp: Duration = Field(1.0, description="Time over which the first requests of a level are spread.")
+    ramp: Duration = Field(1.0, description="Time over which the first requests of a level are spread; at most the warm-up.")
 
 
 class Timeouts(Section):
@@ -152,7 +170,16 @@ class Metrics(Section):
 
     host: Text = Field("127.0.0.1", description="Address that /metrics listens on.")
     port: Port = Field(9646, description="Port of /metrics; null or off for no endpoint.")
-    linger: Duration = Field(0.0, description="How long /metrics stays up after the run, for a last scrape.")
+    linger: Duration | None = Field(
+        None,
+        description="How long /metrics stays up after the run, for a last scrape; null is two scrape intervals, "
+        "at most 120s, when a scraper came during the run, and no time at all when none did.",
+    )
+    pushgateway: GatewayUrl | None = Field(
+        None,
+        description="Root of a Pushgateway that gets the finished levels' series when the run ends, "
+        "such as http://127.0.0.1:9091.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

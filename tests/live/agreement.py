@@ -8,7 +8,7 @@ import statistics
 from dataclasses import dataclass
 
 from scrape import Scrape, median_bucket, value_at
-from sweep import CONCURRENCY, Sweep
+from sweep import CONCURRENCY, PROBE_OUTPUT_TOKENS, Sweep
 
 from loadgen.record import RequestRecord
 
@@ -95,6 +95,6 @@ def table(sweep: Sweep) -> list[str]:
     return [
         *lines,
         f"mean TTFT ms: {ttft.ours:.1f} / {ttft.vllm:.1f}",
-        f"requests ok / finished by vLLM: {len(sweep.finished)} / {ended:.0f}; abandoned: {len(sweep.unfinished)}",
-        f"tokens delivered / generated: {delivered} / {generated:.0f}",
+        f"requests: {len(sweep.finished)} ok and one probe / {ended:.0f} finished; {len(sweep.unfinished)} abandoned",
+        f"tokens: {delivered} delivered and {PROBE_OUTPUT_TOKENS} of the probe / {generated:.0f} generated",
     ]

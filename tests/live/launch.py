@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,13 @@ ARGUMENTS = (
     # Without compilation it is ready three times sooner; what is tested here does not depend on its speed.
     "--enforce-eager",
 )
+
+
+DIE_WITH_PARENT = (
+    *(sys.executable, "-c"),
+    "import os, sys; from server.parent import tie_to_parent; tie_to_parent(); os.execv(sys.argv[1], sys.argv[1:])",
+)
+"""Before a command: it gets SIGTERM when a killed pytest could not stop it. What follows keeps pid, group and affinity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +79,7 @@ def on_cores(cores: frozenset[int]) -> Iterator[None]:
 def running_vllm(environment: Environment, core: int, log: Path) -> Iterator[Vllm]:
     """A ready server on a free port; raises RuntimeError with its log's end when it dies or is not ready in time."""
     port = free_port()
-    command = [str(environment.python), "-m", "vllm.entrypoints.openai.api_server"]
+    command = [*DIE_WITH_PARENT, str(environment.python), "-m", "vllm.entrypoints.openai.api_server"]
     command += ["--model", str(environment.model_dir), *ARGUMENTS, "--host", "127.0.0.1", "--port", str(port)]
     variables = os.environ | {
         "HF_HUB_OFFLINE": "1",

@@ -27,6 +27,8 @@ INPUT_TOKENS = 128
 OUTPUT_TOKENS = 32
 WARMUP_S = 3
 DURATION_S = 30
+PROBE_OUTPUT_TOKENS = 4
+"""`loadgen run` sends one such request, with a prompt of the wanted length, before the first level; it has no record."""
 RUN_TIMEOUT_S = 600
 IDLE_TIMEOUT_S = 30
 

@@ -12,8 +12,9 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadgen.errors import LoadgenError
-from loadgen.metrics import LiveHistograms, LiveLatencies, LiveMetrics, serve_metrics
-from loadgen.metrics.live import EDGES_S
+from loadgen.metrics.collector import LiveMetrics
+from loadgen.metrics.endpoint import serve_metrics
+from loadgen.metrics.live import EDGES_S, LiveHistograms, LiveLatencies
 from loadgen.stats.level import level_object
 from tests.level_records import closed_loop, normal, plan, request
 
