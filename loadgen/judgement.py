@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from loadgen.run_folder import RunFolder, RunReader
+from loadgen.run_folder import LevelData, RunFolder
 from loadgen.scenario.load import load_scenario
 from loadgen.scenario.model import Scenario
 from loadgen.stats.level import level_object
@@ -16,11 +16,11 @@ def scenario_of(folder: RunFolder) -> Scenario:
     return load_scenario(folder.path / "scenario.yaml")
 
 
-def judge(reader: RunReader, scenario: Scenario) -> Iterator[dict[str, Any]]:
-    """The level object of every level that the reader has not given before, in order."""
-    slo = limits(scenario)
-    for data in reader.levels():
-        yield level_object(data.plan, data.records, data.health, slo=slo or None)
+def judge(levels: Iterable[LevelData], scenario: Scenario) -> Iterator[dict[str, Any]]:
+    """The level object of each level."""
+    slo = limits(scenario) or None
+    for data in levels:
+        yield level_object(data.plan, data.records, data.health, slo=slo)
 
 
 def limits(scenario: Scenario) -> dict[str, float]:

@@ -9,6 +9,8 @@
                                 ◄─    WINDOW (two instants of my clock, ahead of time)
       BLOCK (spool, if remote)  ─►
       LEVEL_DONE                ─►                                         … once a level
+                                ◄─    ACK (what I have)
+      PROBLEM                   ─►    (the spool cannot be written)
                                 ◄─    FINISH
       FINISHED                  ─►
 
@@ -129,7 +131,26 @@ class LevelDone(Message):
     level: int
     records: int
     """Records written since the run began."""
-    spool_bytes: int
+    blocks: int
+    """Blocks written since the run began; the controller waits until it has them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ack(Message):
+    """What the controller has; the worker sends again what is missing."""
+
+    blocks: int
+    """Blocks of a remote worker's spool, written."""
+    level: int
+    """The latest level whose LEVEL_DONE has come; -1 before the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem(Message):
+    """Why a worker can no longer keep what it measures."""
+
+    worker: int
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +159,7 @@ class Finished(Message):
 
     worker: int
     records: int
+    blocks: int
 
 
 HELLO = "loadgen_hello"
@@ -148,7 +170,9 @@ READY = "loadgen_ready"
 LEVEL = "loadgen_level"
 WINDOW = "loadgen_window"
 BLOCK = "loadgen_block"
+ACK = "loadgen_ack"
 LEVEL_DONE = "loadgen_level_done"
+PROBLEM = "loadgen_problem"
 FINISH = "loadgen_finish"
 FINISHED = "loadgen_finished"
 LIVE = "loadgen_live"

@@ -23,7 +23,8 @@ def write_outputs(folder: RunFolder, console: Console) -> int:
     """
     scenario = scenario_of(folder)
     provenance = folder.provenance()
-    levels = list(judge(RunReader(folder), scenario))
+    reader = RunReader(folder)
+    levels = list(judge(reader.all(), scenario))
     said, judged = answers(levels), verdict(levels)
     stated = conditions(scenario, provenance)
     for level in levels:
@@ -32,6 +33,8 @@ def write_outputs(folder: RunFolder, console: Console) -> int:
     write_summary(folder.path, levels, said, judged, scenario=scenario.name, model=model)
     write_report(folder.path, scenario.name, levels, stated, said)
     console.print(report(levels, stated))
+    for name, count in reader.unread_bytes().items():
+        console.print(f"The last {count} bytes of records/{name} are damaged; requests that stood there are missing.")
     for answer in said.values():
         if answer is not None:
             console.print(Text(answer["text"]))

@@ -151,7 +151,9 @@ class LevelPlan:
     workers: int = 1
     """Workers that took part from the beginning."""
     lost_workers: int = 0
-    """Workers that went missing before their records of this level had arrived."""
+    """Of these, workers that were missing at some time of the level."""
+    late_workers: int = 0
+    """Workers that tried to join during the level; Locust may have moved users to them before they were sent away."""
     interrupted: bool = False
 
 

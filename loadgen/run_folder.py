@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
+import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from loadgen.errors import UsageError
-from loadgen.record import LevelPlan, RequestRecord, WorkerHealth
+from loadgen.open_table import read_open
+from loadgen.record import CENSORED, LevelPlan, RequestRecord, WorkerHealth
 from loadgen.spool import SpoolReader
 
 NONCE_FILE = ".nonce"
@@ -69,9 +72,9 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         """An existing run. Raises UsageError when `path` is not one."""
         folder = cls(path)
-        if not folder.journal.is_file():
+        if not (folder.records / NONCE_FILE).is_file():
             raise UsageError(
-                f"{path} is not a run folder: it has no {folder.journal.relative_to(path)}.",
+                f"{path} is not a run folder: it has no {(folder.records / NONCE_FILE).relative_to(path)}.",
                 hint="give the path that `loadgen run` printed as its last line",
             )
         return folder
@@ -83,6 +86,10 @@ class RunFolder:
     def spool(self, worker: int) -> Path:
         """The file of one worker's records."""
         return self.records / f"worker-{worker}.spool"
+
+    def open_table(self, worker: int) -> Path:
+        """The file of one worker's requests that are under way."""
+        return self.records / f"worker-{worker}.open"
 
     def nonce(self) -> str | None:
         """What proves to a worker that it sees the controller's folder and not one of the same name."""
@@ -109,14 +116,39 @@ class RunFolder:
         with self.journal.open("ab") as file:
             file.write(orjson.dumps(line) + b"\n")
 
-    def entries(self) -> dict[int, dict[str, Any]]:
-        """The journal: {level: {"plan", "clock_offsets_ns"}}."""
+    def adopt(self, spool: Path) -> None:
+        """Takes a remote worker's own spool, with its table of open requests, in place of what was shipped of it.
+
+        Raises UsageError when the file is no worker's spool, or says less than what is here.
+        """
+        if not re.fullmatch(r"worker-\d+\.spool", spool.name) or not spool.is_file():
+            raise UsageError(
+                f"{spool} is not a worker's spool.", hint="give the file worker-N.spool that the worker printed"
+            )
+        here = self.records / spool.name
+        shipped = here.read_bytes() if here.exists() else b""
+        if not spool.read_bytes().startswith(shipped):
+            raise UsageError(
+                f"{spool} is not the whole of {here}: it does not begin with it.",
+                hint="give the spool of the same run and the same worker",
+            )
+        shutil.copyfile(spool, here)
+        table = spool.with_suffix(".open")
+        if table.is_file():
+            shutil.copyfile(table, here.with_suffix(".open"))
+
+    def plans(self) -> list[tuple[LevelPlan, dict[int, int]]]:
+        """Every level of the journal in order, with the clock offset of each worker: worker minus controller."""
         entries = {}
-        for line in self.journal.read_bytes().splitlines():
-            with contextlib.suppress(orjson.JSONDecodeError):  # the last line may be torn
-                entry = orjson.loads(line)
-                entries[entry["plan"]["level"]] = entry
-        return entries
+        with contextlib.suppress(FileNotFoundError):  # no level had begun
+            for line in self.journal.read_bytes().splitlines():
+                with contextlib.suppress(orjson.JSONDecodeError):  # the last line may be torn
+                    entry = orjson.loads(line)
+                    entries[entry["plan"]["level"]] = entry
+        return [
+            (LevelPlan(**entry["plan"]), {int(w): offset for w, offset in entry["clock_offsets_ns"].items()})
+            for _, entry in sorted(entries.items())
+        ]
 
 
 class RunReader:
@@ -129,19 +161,39 @@ class RunReader:
         self._health: dict[int, list[WorkerHealth]] = {}
         self._given: set[int] = set()
 
-    def levels(self) -> Iterator[LevelData]:
-        """Every level of the journal that has not been given yet, in order, with its records so far."""
+    def drained(self) -> Iterator[LevelData]:
+        """While the run goes on: every level that has drained and was not given before, with its records."""
         self._read()
-        for level, entry in sorted(self._folder.entries().items()):
-            if level in self._given:
-                continue
-            self._given.add(level)
-            offsets_ns = {int(worker): offset for worker, offset in entry["clock_offsets_ns"].items()}
-            records = [
-                in_controllers_clock(request, offsets_ns.get(request.worker, 0))
-                for request in self._records.pop(level, [])
-            ]
-            yield LevelData(LevelPlan(**entry["plan"]), records, self._health.pop(level, []))
+        for plan, offsets_ns in self._folder.plans():
+            if plan.drained_ns is not None and plan.level not in self._given:
+                yield self._give(plan, offsets_ns)
+
+    def all(self) -> Iterator[LevelData]:
+        """After the run: every level of which anything was measured, with what its workers had under way at their end."""
+        self._read()
+        self._add_open()
+        for plan, offsets_ns in self._folder.plans():
+            data = self._give(plan, offsets_ns)
+            if plan.drained_ns is None and not plan.interrupted:
+                # The controller was killed in this level: it ends with the last that is known of it.
+                last_ns = max((request.finished_ns for request in data.records), default=0)
+                plan = replace(plan, interrupted=True, window_end_ns=min(plan.window_end_ns, last_ns))
+                data = replace(data, plan=plan)
+            if plan.window_end_ns > plan.window_start_ns:
+                yield data
+
+    def unread_bytes(self) -> dict[str, int]:
+        """{file name: bytes} of the spools whose end is torn or damaged; what stood there is lost."""
+        found = {path.name: spool.unread_bytes() for path, spool in self._spools.items()}
+        return {name: count for name, count in found.items() if count}
+
+    def _give(self, plan: LevelPlan, offsets_ns: dict[int, int]) -> LevelData:
+        self._given.add(plan.level)
+        records = [
+            in_controllers_clock(request, offsets_ns.get(request.worker, 0))
+            for request in self._records.pop(plan.level, [])
+        ]
+        return LevelData(plan, records, self._health.pop(plan.level, []))
 
     def _read(self) -> None:
         for path in sorted(self._folder.records.glob("worker-*.spool")):
@@ -152,10 +204,30 @@ class RunReader:
                     for request in block:
                         self._records.setdefault(request.level, []).append(request)
 
+    def _add_open(self) -> None:
+        """A request that was begun and is in no spool: its worker was killed before it could say how it ended."""
+        known = {(request.level, request.index) for records in self._records.values() for request in records}
+        for path in sorted(self._folder.records.glob("worker-*.open")):
+            worker = int(path.stem.removeprefix("worker-"))
+            for level, index, dispatched_ns in read_open(path):
+                if (level, index) not in known:
+                    self._records.setdefault(level, []).append(
+                        RequestRecord(
+                            level=level,
+                            index=index,
+                            user=-1,
+                            worker=worker,
+                            status=CENSORED,
+                            reason="its worker ended before it did",
+                            dispatched_ns=dispatched_ns,
+                            finished_ns=dispatched_ns,
+                        )
+                    )
+
 
 def in_controllers_clock(request: RequestRecord, offset_ns: int) -> RequestRecord:
     """The record with every instant moved by the worker's clock offset (worker minus controller)."""
     if offset_ns == 0:
         return request
     moved = {name: value - offset_ns for name in _INSTANTS if (value := getattr(request, name)) is not None}
-    return dataclasses.replace(request, arrivals_ns=request.arrivals_ns - offset_ns, **moved)
+    return replace(request, arrivals_ns=request.arrivals_ns - offset_ns, **moved)

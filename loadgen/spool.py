@@ -111,8 +111,12 @@ class SpoolWriter:
         self._write(MAGIC)
 
     def append(self, payload: bytes) -> None:
-        """Writes one block. Raises OSError (disk full); the file then ends in a torn block at worst."""
-        self._write(_FRAME.pack(len(payload), zlib.crc32(payload)) + payload)
+        """Writes one block. Raises OSError (disk full); the file then ends with the block before, as if never tried."""
+        try:
+            self._write(_FRAME.pack(len(payload), zlib.crc32(payload)) + payload)
+        except OSError:
+            os.ftruncate(self._fd, self.bytes_written)
+            raise
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)

@@ -12,6 +12,7 @@ from typing import Any
 
 import gevent
 import locust
+from locust import rpc
 from locust.env import Environment
 from locust.exception import RPCError
 from locust.runners import STATE_MISSING
@@ -19,7 +20,7 @@ from locust.runners import STATE_MISSING
 from loadgen import messages, spool
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.host import boot_id, die_with_parent_option
-from loadgen.messages import Block, Configure, Finished, Hello, LevelDone, Message, Ready
+from loadgen.messages import Ack, Block, Configure, Finished, Hello, LevelDone, Message, Problem, Ready
 from loadgen.run_folder import RunFolder
 from loadgen.worker.streaming_user import StreamingUser
 
@@ -45,7 +46,18 @@ class Worker:
     finished: Finished | None = None
     live: dict[str, Any] = field(default_factory=dict)
     lost: bool = False
+    """Whether it is missing, or was at some time since the level began."""
+    problem: str | None = None
     block_writer: spool.SpoolWriter | None = None
+    blocks: int = 0
+    """Blocks of its spool that have come, in order."""
+
+    def has_done(self, level: int) -> bool:
+        """Whether it has said that the level is done and everything that it wrote has come."""
+        done = self.level_done
+        if done is None or done.level != level:
+            return False
+        return self.blocks >= done.blocks or (self.ready is not None and self.ready.shares_folder)
 
 
 class Fleet:
@@ -67,12 +79,16 @@ class Fleet:
         self._on_live = on_live
         self._folder: RunFolder | None = None
         self._best_ping_ns: dict[str, int] = {}
+        self._complete = False
+        self.late_joiners = 0
+        """Workers that came after the run had begun, and were sent away."""
         for name, listener in (
             (messages.HELLO, self._on_hello),
             (messages.PONG, self._on_pong),
             (messages.READY, self._on_ready),
             (messages.BLOCK, self._on_block),
             (messages.LEVEL_DONE, self._on_level_done),
+            (messages.PROBLEM, self._on_problem),
             (messages.FINISHED, self._on_finished),
         ):
             self.runner.register_message(name, listener)
@@ -117,7 +133,9 @@ class Fleet:
     def configure(self, folder: RunFolder, plan_for: Callable[[Worker], Configure]) -> None:
         """Configures every worker and waits until each is ready. Raises LoadgenError when one is not."""
         self._folder = folder
+        self._complete = True
         for worker in self.workers.values():
+            worker.ready = None
             self.say(messages.CONFIGURE, plan_for(worker), worker)
         deadline = time.monotonic() + _CONNECT_S
         while waiting := [w for w in self.workers.values() if w.ready is None]:
@@ -147,14 +165,27 @@ class Fleet:
         self._environment.stop_timeout = seconds
 
     def find_lost(self) -> list[Worker]:
-        """Marks and gives the workers that are gone: their process has ended, or Locust misses their heartbeat."""
-        dead = {process.pid for process in self._local if process.poll() is not None}
+        """Marks the workers that are gone: their process has ended, or Locust misses their heartbeat. Gives the marked."""
         for worker in self.workers.values():
-            node = self.runner.clients.get(worker.client_id)
-            gone = node is None or node.state == STATE_MISSING
-            if not worker.finished and (gone or (worker.same_clock and worker.hello.pid in dead)):
-                worker.lost = True
+            worker.lost |= self._is_missing(worker)
         return [worker for worker in self.workers.values() if worker.lost]
+
+    def present(self) -> list[Worker]:
+        """Forgets the marks of workers that have come back, and gives those that are there."""
+        for worker in self.workers.values():
+            worker.lost = self._is_missing(worker)
+        return [worker for worker in self.workers.values() if not worker.lost]
+
+    def _is_missing(self, worker: Worker) -> bool:
+        if worker.finished is not None:
+            return False
+        node = self.runner.clients.get(worker.client_id)
+        if worker.same_clock and worker.hello.pid in {p.pid for p in self._local if p.poll() is not None}:
+            if node is not None:
+                # Locust would notice after seconds, and until then give users to nobody.
+                self.runner.handle_message(worker.client_id, rpc.Message("client_stopped", None, worker.client_id))
+            return True
+        return node is None or node.state == STATE_MISSING
 
     def finish(self) -> None:
         """Ends the users, lets every worker write what it has, and ends the workers."""
@@ -184,9 +215,14 @@ class Fleet:
 
     def _on_hello(self, environment: Any, msg: Any) -> None:
         hello = Hello.decode(msg.data)
-        if msg.node_id not in self.workers:
-            worker = Worker(msg.node_id, len(self.workers), hello, same_clock=hello.boot_id == boot_id())
-            self.workers[msg.node_id] = worker
+        if msg.node_id in self.workers:
+            return
+        if self._complete:
+            # Its share of the prompts and its clock are not known to the run, and users would move to it in mid-level.
+            self.late_joiners += 1
+            self.runner.send_message("quit", None, msg.node_id)
+            return
+        self.workers[msg.node_id] = Worker(msg.node_id, len(self.workers), hello, same_clock=hello.boot_id == boot_id())
 
     def _on_pong(self, environment: Any, msg: Any) -> None:
         now_ns = time.monotonic_ns()
@@ -204,13 +240,29 @@ class Fleet:
     def _on_block(self, environment: Any, msg: Any) -> None:
         block = Block.decode(msg.data)
         worker = self.workers[msg.node_id]
-        if worker.block_writer is None:
-            assert self._folder is not None
-            worker.block_writer = spool.SpoolWriter(self._folder.spool(worker.index))
-        worker.block_writer.append(block.payload)
+        if block.number == worker.blocks:  # else it came before, or one before it is missing and will be sent again
+            if worker.block_writer is None:
+                assert self._folder is not None
+                worker.block_writer = spool.SpoolWriter(self._folder.spool(worker.index))
+            try:
+                worker.block_writer.append(block.payload)
+            except OSError as error:
+                worker.problem = f"its records cannot be written here: {error.strerror or type(error).__name__}"
+                return
+            worker.blocks += 1
+        self._acknowledge(worker)
 
     def _on_level_done(self, environment: Any, msg: Any) -> None:
-        self.workers[msg.node_id].level_done = LevelDone.decode(msg.data)
+        worker = self.workers[msg.node_id]
+        worker.level_done = LevelDone.decode(msg.data)
+        self._acknowledge(worker)
+
+    def _acknowledge(self, worker: Worker) -> None:
+        level = worker.level_done.level if worker.level_done is not None else -1
+        self.say(messages.ACK, Ack(blocks=worker.blocks, level=level), worker)
+
+    def _on_problem(self, environment: Any, msg: Any) -> None:
+        self.workers[msg.node_id].problem = Problem.decode(msg.data).problem
 
     def _on_finished(self, environment: Any, msg: Any) -> None:
         self.workers[msg.node_id].finished = Finished.decode(msg.data)

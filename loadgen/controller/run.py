@@ -20,7 +20,7 @@ from loadgen.controller.display import Display
 from loadgen.controller.fleet import Fleet, Worker
 from loadgen.controller.live import LiveRun
 from loadgen.controller.own_server import start_simulator
-from loadgen.controller.sweep import RunInterruptedError, Progress, Sweep
+from loadgen.controller.sweep import Progress, RunInterruptedError, Sweep
 from loadgen.controller.target import Target, inspect
 from loadgen.errors import LoadgenError
 from loadgen.judgement import judge
@@ -196,7 +196,7 @@ class _Controller:
         try:
             reader = RunReader(self._folder)
             for _ in self._sweep(levels, progress):
-                for level in judge(reader, self._scenario):
+                for level in judge(reader.drained(), self._scenario):
                     self._live.add_level(level)
                     write_level(self._folder.path, level)
         except RunInterruptedError:

@@ -16,7 +16,7 @@ import gevent
 from gevent.event import Event
 
 from loadgen import messages
-from loadgen.controller.fleet import Fleet
+from loadgen.controller.fleet import Fleet, Worker
 from loadgen.errors import LoadgenError
 from loadgen.messages import Window
 from loadgen.record import LevelPlan
@@ -80,6 +80,10 @@ class Sweep:
         self._load = load
         self._stop = stop
         self.progress = progress
+        self._participants: list[Worker] = []
+        """Workers that were there when the level began."""
+        self._late_before = 0
+        self._noted = (0, 0)
 
     def run(self, level: Level, on_window: Callable[[LevelPlan], object]) -> LevelPlan:
         """One level, from its ramp to the end of its drain.
@@ -89,7 +93,10 @@ class Sweep:
         fleet, load, progress = self._fleet, self._load, self.progress
         progress.level = level
         progress.enter("ramp")
-        for worker in fleet.workers.values():
+        self._participants = fleet.present()
+        self._late_before = fleet.late_joiners
+        self._check_workers()
+        for worker in self._participants:
             worker.level_done = None
         fleet.say(
             messages.LEVEL,
@@ -111,10 +118,10 @@ class Sweep:
             window_start_ns=start_ns,
             window_end_ns=start_ns + round(load.duration * 1e9),
             server=progress.swept(level),
-            workers=len(fleet.workers),
+            workers=len(self._participants),
         )
         deadline_ns = plan.window_end_ns + round(load.drain_timeout * 1e9)
-        for worker in fleet.workers.values():
+        for worker in self._participants:
             window = Window(
                 level=level.level,
                 start_ns=plan.window_start_ns + worker.offset_ns,
@@ -122,51 +129,67 @@ class Sweep:
                 drain_deadline_ns=deadline_ns + worker.offset_ns,
             )
             fleet.say(messages.WINDOW, window, worker)
+        # Noted before it is measured: a controller that is killed in it leaves enough to judge what there is.
+        self._note(plan)
         on_window(plan)
         try:
             progress.enter("warm-up", load.warmup)
-            self._wait_until(plan.window_start_ns)
+            self._wait_until(plan, plan.window_start_ns)
             progress.enter("window", load.duration)
-            self._wait_until(plan.window_end_ns)
+            self._wait_until(plan, plan.window_end_ns)
             progress.enter("drain")
-            self._wait_for_drain(level, deadline_ns)
-        except RunInterruptedError:
-            self._note_interrupted(plan)
+            self._wait_for_drain(plan, deadline_ns)
+        except (RunInterruptedError, LoadgenError):
+            self._note(dataclasses.replace(self._marked(plan), interrupted=True, window_end_ns=_cut(plan)))
             raise
-        plan = dataclasses.replace(plan, drained_ns=time.monotonic_ns(), lost_workers=len(fleet.find_lost()))
+        plan = dataclasses.replace(self._marked(plan), drained_ns=time.monotonic_ns())
         self._note(plan)
-        self._check_workers()
         return plan
 
-    def _note_interrupted(self, plan: LevelPlan) -> None:
-        end_ns = min(plan.window_end_ns, time.monotonic_ns())
-        if end_ns > plan.window_start_ns:
-            lost = len(self._fleet.find_lost())
-            self._note(dataclasses.replace(plan, window_end_ns=end_ns, interrupted=True, lost_workers=lost))
-
     def _note(self, plan: LevelPlan) -> None:
+        self._noted = (plan.lost_workers, plan.late_workers)
         self._folder.note_level(plan, {w.index: w.offset_ns for w in self._fleet.workers.values()})
 
-    def _wait_until(self, instant_ns: int) -> None:
+    def _marked(self, plan: LevelPlan) -> LevelPlan:
+        """The plan with the workers that went missing or came too late since the level began."""
+        lost = set(map(id, self._fleet.find_lost()))
+        return dataclasses.replace(
+            plan,
+            lost_workers=sum(id(worker) in lost for worker in self._participants),
+            late_workers=self._fleet.late_joiners - self._late_before,
+        )
+
+    def _watch(self, plan: LevelPlan) -> None:
+        """Notes at once when a worker goes missing or comes too late: the level is not what it seems any more."""
+        marked = self._marked(plan)
+        if (marked.lost_workers, marked.late_workers) != self._noted:
+            self._note(marked)
+        self._check_workers()
+
+    def _wait_until(self, plan: LevelPlan, instant_ns: int) -> None:
         while (remaining_ns := instant_ns - time.monotonic_ns()) > 0:
             self._pause(min(_POLL_S, remaining_ns / 1e9))
-            self._check_workers()
+            self._watch(plan)
 
-    def _wait_for_drain(self, level: Level, deadline_ns: int) -> None:
+    def _wait_for_drain(self, plan: LevelPlan, deadline_ns: int) -> None:
         patience_ns = deadline_ns + round(_PATIENCE_S * 1e9)
-        while True:
-            lost = self._fleet.find_lost()
-            waiting = [w for w in self._fleet.workers.values() if w not in lost and not _is_done(w.level_done, level)]
-            if not waiting:
-                return
+        while waiting := [w for w in self._participants if not w.lost and not w.has_done(plan.level)]:
             if time.monotonic_ns() > patience_ns:
                 for worker in waiting:
                     worker.lost = True
                 return
             self._pause(_POLL_S)
+            self._watch(plan)
 
     def _check_workers(self) -> None:
-        if len(self._fleet.find_lost()) == len(self._fleet.workers):
+        """Raises LoadgenError when nobody is left, or somebody cannot keep what it measures."""
+        for worker in self._fleet.workers.values():
+            if worker.problem is not None:
+                raise LoadgenError(
+                    f"Worker {worker.index} ({worker.hello.host}) gave up: {worker.problem}.",
+                    hint="what was measured before is in the run folder; make room, and run again",
+                )
+        if not self._participants or all(worker.lost for worker in self._participants):
             raise LoadgenError("Every worker is gone.", hint="their output is in run.log in the run folder")
 
     def _pause(self, seconds: float) -> None:
@@ -175,5 +198,6 @@ class Sweep:
         gevent.sleep(seconds)
 
 
-def _is_done(done: messages.LevelDone | None, level: Level) -> bool:
-    return done is not None and done.level == level.level
+def _cut(plan: LevelPlan) -> int:
+    """End of the part of the window that was measured, never before its start."""
+    return max(plan.window_start_ns, min(plan.window_end_ns, time.monotonic_ns()))

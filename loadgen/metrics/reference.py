@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from prometheus_client.core import Metric
@@ -15,7 +14,8 @@ from loadgen.record import OK
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "prometheus.md"
 
 _LEVEL = "loadgen_level_"
-_MARKED = "(<!-- {} metrics, made by `python -m loadgen.cli.reference --write` -->\n).*?(<!-- end -->)"
+_BEGIN = "<!-- {} metrics, made by `python -m loadgen.cli.reference --write` -->\n"
+_END = "<!-- end -->"
 
 
 def prometheus_page() -> str:
@@ -23,12 +23,12 @@ def prometheus_page() -> str:
     text = PAGE.read_text(encoding="utf-8")
     families = list(_run_with_everything().collect())
     for mark, of_levels in (("live", False), ("level", True)):
-        table = _table(family for family in families if family.name.startswith(_LEVEL) == of_levels)
-        text, found = re.subn(
-            _MARKED.format(mark), lambda match, table=table: f"{match[1]}\n{table}\n{match[2]}", text, flags=re.DOTALL
-        )
-        if found != 1:
-            raise ValueError(f"{PAGE.name} has {found} lists marked as {mark} metrics")
+        before, begin, rest = text.partition(_BEGIN.format(mark))
+        _, end, after = rest.partition(_END)
+        if not end:
+            raise ValueError(f"{PAGE.name} has no place for the {mark} metrics")
+        table = _table([family for family in families if family.name.startswith(_LEVEL) == of_levels])
+        text = f"{before}{begin}\n{table}\n\n{end}{after}"
     return text
 
 
@@ -45,12 +45,18 @@ def _run_with_everything() -> LiveMetrics:
     return metrics
 
 
-def _table(families: Iterable[Metric]) -> str:
-    rows = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
-    for family in families:
+def _table(families: Sequence[Metric]) -> str:
+    labels = [dict.fromkeys(label for sample in family.samples for label in sample.labels) for family in families]
+    everywhere = [label for label in labels[0] if all(label in each for each in labels)]
+    lines = [f"Each has the labels {_code(everywhere)}.", ""] if everywhere else []
+    lines += ["| metric | type | labels | meaning |", "|---|---|---|---|"]
+    for family, own in zip(families, labels, strict=True):
         name = f"{family.name}_total" if family.type == "counter" else family.name
-        labels = dict.fromkeys(label for sample in family.samples for label in sample.labels)
         # `le` and `quantile` are how Prometheus writes the type down.
-        named = ", ".join(f"`{label}`" for label in labels if label not in ("le", "quantile"))
-        rows.append(f"| `{name}` | {family.type} | {named} | {family.documentation} |")
-    return "\n".join(rows) + "\n"
+        shown = _code(label for label in own if label not in (*everywhere, "le", "quantile"))
+        lines.append(f"| `{name}` | {family.type} | {shown} | {family.documentation} |")
+    return "\n".join(lines)
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

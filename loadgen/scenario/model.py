@@ -120,7 +120,9 @@ class Load(Section):
     drain_timeout: Duration = Field(
         30.0, description="How long requests of the window may take to end afterwards; later ones count as censored."
     )
-    ramp: Duration = Field(1.0, description="Time over which the first requests of a level are spread; at most the warm-up.")
+    ramp: Duration = Field(
+        1.0, description="Time over which the first requests of a level are spread; at most the warm-up."
+    )
 
 
 class Timeouts(Section):

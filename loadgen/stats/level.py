@@ -92,6 +92,7 @@ def level_object(
         "server_metrics": None,
         "workers": plan.workers,
         "lost_workers": plan.lost_workers,
+        "late_workers": plan.late_workers,
         "interrupted": plan.interrupted,
     }
     level["slo"] = None if slo is None else evaluate(slo, level)

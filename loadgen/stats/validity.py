@@ -20,6 +20,8 @@ LEAST_LOAD = 0.9
 """Share of the asked concurrency that must have been in flight."""
 MOST_LAG_MS = 10.0
 """Loop lag P99 that user-space stamps may have: it goes straight into every latency."""
+STALL_MS = 500.0
+"""A worker that stands still so long sends nothing and reads nothing meanwhile: its requests are not the plan's."""
 MOST_LOOP_CPU = 0.9
 MOST_COALESCED = 0.01
 MOST_CUT_OFF = 0.05
@@ -58,6 +60,17 @@ def _interrupted(level: Level) -> str | None:
 def _worker_lost(level: Level) -> str | None:
     lost = level["lost_workers"]
     return f"{lost} of {level['workers']} workers went missing, their requests with them." if lost else None
+
+
+def _worker_late(level: Level) -> str | None:
+    late = level["late_workers"]
+    return f"{late} workers tried to join during the level, and users may have moved to them." if late else None
+
+
+def _worker_stalled(level: Level) -> str | None:
+    # One stall is one sample among a thousand of the probe, so no percentile shows it.
+    lag_ms = level["client"]["loop_lag_max_ms"]
+    return f"A worker stood still for {lag_ms / 1e3:.1f} s." if lag_ms is not None and lag_ms > STALL_MS else None
 
 
 def _none_succeeded(level: Level) -> str | None:
@@ -222,6 +235,13 @@ RULES: tuple[Rule, ...] = (
         "invalid",
         _worker_lost,
         "Read the worker's log (out of memory? killed?), then run the level again.",
+    ),
+    Rule("worker_late", "invalid", _worker_late, "Start every worker before the run, then run the level again."),
+    Rule(
+        "worker_stalled",
+        "invalid",
+        _worker_stalled,
+        "Look for what stopped it (suspended? swapping? a debugger?), then run the level again.",
     ),
     Rule(
         "no_request_succeeded",

@@ -16,6 +16,7 @@ from typing import cast
 
 from loadgen import record
 from loadgen.messages import Configure, Window
+from loadgen.open_table import OpenTable
 from loadgen.record import RequestRecord, WorkerHealth
 from loadgen.wire.client import Client, Limits
 from loadgen.wire.decode import decode
@@ -29,20 +30,22 @@ _DRAIN_POLL_S = 0.02
 class Generator:
     """Sends requests of the current level. Made on the loop, once the worker is configured."""
 
-    def __init__(self, plan: Configure, api_key: str | None) -> None:
+    def __init__(self, plan: Configure, api_key: str | None, table: OpenTable) -> None:
         self.plan = plan
+        self._table = table
         endpoint = cast(Endpoint, plan.endpoint)
         self.client = Client(
             plan.base_url, endpoint, limits=Limits(**plan.limits_ns), api_key=api_key, insecure=plan.insecure
         )
         self.health = HealthProbe(asyncio.get_running_loop())
-        self.finished: collections.deque[RequestRecord] = collections.deque()
-        """Records that the hub has not taken yet."""
+        self.finished: collections.deque[tuple[RequestRecord, int]] = collections.deque()
+        """Records that the hub has not taken yet, each with its slot in the table of open requests."""
         self.level = -1
         self.ramp_ns = 0
         self._prompts: PromptQueue | None = None
         self._endpoint = endpoint
-        self._given_up: set[Exchange] = set()
+        self._slots: dict[Exchange, int] = {}
+        """Slot of every open request that is in no record yet."""
 
     def begin_level(self, level: int, ramp_ns: int, prompts: PromptQueue) -> None:
         """Requests dispatched from here on belong to `level`."""
@@ -67,21 +70,16 @@ class Generator:
             output_tokens_requested=plan.output_tokens,
             output_forced=plan.ignore_eos,
         )
+        self._slots[exchange] = self._table.begin(level, index, exchange.dispatched_ns)
         try:
             await self.client.send(body, exchange, f"{plan.nonce}-{level}-{index}")
         finally:
-            if exchange in self._given_up:
-                self._given_up.discard(exchange)
-                request = decode(exchange)  # already recorded as censored: its end belongs to no window
-            else:
-                request = self._keep(exchange)
-        return request
-
-    def _keep(self, exchange: Exchange) -> RequestRecord:
-        request = decode(exchange)
-        self.finished.append(request)
-        if request.kernel_stamps:
-            self.health.note_read_delay(exchange.read_delay_ns)
+            request = decode(exchange)
+            slot = self._slots.pop(exchange, None)
+            if slot is not None:  # else it was recorded as censored, and its end belongs to no window
+                self.finished.append((request, slot))
+                if request.kernel_stamps:
+                    self.health.note_read_delay(exchange.read_delay_ns)
         return request
 
     async def measure(self, window: Window, done: Callable[[WorkerHealth], object]) -> None:
@@ -102,7 +100,7 @@ class Generator:
         done(health)
 
     def _open_since_before(self, instant_ns: int) -> list[Exchange]:
-        return [e for e in self.client.open if e.dispatched_ns < instant_ns and e not in self._given_up]
+        return [exchange for exchange in self._slots if exchange.dispatched_ns < instant_ns]
 
     def _give_up(self, exchange: Exchange) -> None:
         """Records what has arrived so far; the request itself runs on, so the load stays unchanged."""
@@ -114,12 +112,12 @@ class Generator:
             finished_ns=time.monotonic_ns(),
             failure=(record.CENSORED, "still open at the end of the drain"),
         )
-        self._given_up.add(exchange)
-        self.finished.append(decode(snapshot))
+        self.finished.append((decode(snapshot), self._slots.pop(exchange)))
 
     def events_in_flight(self) -> int:
         """Events of open requests that surely carried a token: the last three may be finish, usage and [DONE]."""
-        return sum(max(0, exchange.events - 3) for exchange in self.client.open if exchange not in self._given_up)
+        # A copy, since the hub asks while the loop goes on.
+        return sum(max(0, exchange.events - 3) for exchange in list(self._slots))
 
     async def close(self) -> None:
         """Ends the probe and the connections; the users must have been stopped before."""

@@ -10,52 +10,53 @@ import gc
 import os
 import signal
 import socket
-import sys
-import tempfile
 import time
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gevent
 import locust
 import locust.runners
 from locust.env import Environment
 
-from loadgen import __version__, messages, spool
+from loadgen import __version__, messages
 from loadgen.errors import LoadgenError
 from loadgen.host import boot_id
-from loadgen.messages import Block, Configure, Finished, Hello, Level, LevelDone, Ready, Window
+from loadgen.messages import Ack, Configure, Finished, Hello, Level, LevelDone, Problem, Ready, Window
 from loadgen.prompts.recipe import PromptRecipe
-from loadgen.record import OK, WorkerHealth
-from loadgen.run_folder import RunFolder
+from loadgen.record import OK, RequestRecord, WorkerHealth
+from loadgen.wire.exchange import Endpoint
 from loadgen.wire.request import BodyTemplate
 from loadgen.worker import generator
 from loadgen.worker.async_user import fire_events, loop_thread
 from loadgen.worker.generator import Generator
+from loadgen.worker.ledger import Ledger
 from loadgen.worker.live import LiveCounts
 from loadgen.worker.prompt_queue import PromptQueue
 from loadgen.worker.streaming_user import StreamingUser
 
 _WRITE_S = 0.25
 _REPORT_S = 1.0
+_IDLE_FILL_S = 0.02
+_LAST_ACK_S = 10.0
 
 
 class WorkerProcess:
     """One Locust worker from connection to exit."""
 
     def __init__(self, master_host: str, master_port: int) -> None:
+        """Connects; raises LoadgenError when no controller answers."""
         locust.runners.WORKER_REPORT_INTERVAL = _REPORT_S
         self._environment = Environment(user_classes=[StreamingUser], events=locust.events)
         self._thread = loop_thread()
         self._live = LiveCounts()
+        self._ledger: Ledger | None = None
         self._generator: Generator | None = None
         self._template: BodyTemplate | None = None
         self._recipe: PromptRecipe | None = None
         self._prompts: PromptQueue | None = None
-        self._spool: spool.SpoolWriter | None = None
-        self._ships_blocks = False
-        self._blocks = 0
-        self._records = 0
+        self._level_done: LevelDone | None = None
+        """Said and not acknowledged yet."""
+        self._problem = False
         locust.events.report_to_master.add_listener(self._report)
         try:
             self._runner = self._environment.create_worker_runner(master_host, master_port)
@@ -69,6 +70,7 @@ class WorkerProcess:
             (messages.CONFIGURE, self._on_configure, True),
             (messages.LEVEL, self._on_level, False),
             (messages.WINDOW, self._on_window, False),
+            (messages.ACK, self._on_ack, False),
             (messages.FINISH, self._on_finish, True),
         ):
             self._runner.register_message(name, listener, concurrent)
@@ -86,10 +88,9 @@ class WorkerProcess:
             boot_id=boot_id(),
         )
         self._say(messages.HELLO, hello)
-        writer = gevent.spawn(self._write_forever)
-        filler = gevent.spawn(self._fill_forever)
+        background = [gevent.spawn(self._write_forever), gevent.spawn(self._fill_forever)]
         self._runner.greenlet.join()
-        gevent.killall([writer, filler])
+        gevent.killall(background)
         self._close()
         return 0
 
@@ -101,42 +102,34 @@ class WorkerProcess:
 
     def _on_configure(self, environment: Any, msg: Any) -> None:
         plan = Configure.decode(msg.data)
-        try:
-            self._open_spool(plan)
-        except OSError as error:
-            problem = f"the spool cannot be written: {error.strerror or type(error).__name__}"
-            self._say(messages.READY, Ready(worker=plan.worker, problem=problem))
-            return
+        if self._ledger is None:
+            try:
+                self._ledger = Ledger(plan, lambda block: self._say(messages.BLOCK, block))
+            except OSError as error:
+                problem = f"its spool cannot be written: {_words(error)}"
+                self._say(messages.READY, Ready(worker=plan.worker, problem=problem))
+                return
+        ledger = self._ledger
         self._recipe = PromptRecipe.from_dict(plan.recipe)
         self._template = BodyTemplate(
             model=plan.model,
-            endpoint=plan.endpoint,  # type: ignore[arg-type]
+            endpoint=cast(Endpoint, plan.endpoint),
             output_tokens=plan.output_tokens,
             ignore_eos=plan.ignore_eos,
             continuous_usage=plan.continuous_usage,
         )
 
         async def make() -> Generator:
-            return Generator(plan, os.environ.get(plan.api_key_env))
+            return Generator(plan, os.environ.get(plan.api_key_env), ledger.table)
 
-        if self._generator is not None:
+        if self._generator is not None:  # configured again, for the next server of the sweep
+            self._write()
             self._thread.wait(self._generator.close(), timeout_s=10)
         self._generator = self._thread.wait(make(), timeout_s=10)
         generator.use(self._generator)
         # From here on memory is collected between levels only: see Generator.begin_level.
         gc.disable()
-        self._say(messages.READY, Ready(worker=plan.worker, shares_folder=not self._ships_blocks))
-
-    def _open_spool(self, plan: Configure) -> None:
-        if self._spool is not None:  # configured again for the next server of the sweep
-            return
-        folder = RunFolder(Path(plan.run_folder))
-        self._ships_blocks = folder.nonce() != plan.nonce
-        if self._ships_blocks:
-            folder = RunFolder(Path(tempfile.mkdtemp(prefix="loadgen-worker-")))
-            folder.records.mkdir()
-            print(f"spool: {folder.spool(plan.worker)}", file=sys.stderr)
-        self._spool = spool.SpoolWriter(folder.spool(plan.worker))
+        self._say(messages.READY, Ready(worker=plan.worker, shares_folder=not ledger.ships))
 
     def _on_level(self, environment: Any, msg: Any) -> None:
         level = Level.decode(msg.data)
@@ -161,76 +154,100 @@ class WorkerProcess:
         assert load is not None
 
         def done(health: WorkerHealth) -> None:
-            self._thread.on_hub(lambda: gevent.spawn(self._level_done, health))
+            self._thread.on_hub(lambda: gevent.spawn(self._end_level, health))
 
         self._thread.on_loop(lambda: self._thread.loop.create_task(load.measure(window, done)))
 
-    def _level_done(self, health: WorkerHealth) -> None:
+    def _end_level(self, health: WorkerHealth) -> None:
         self._write()
-        self._append(spool.encode_health(health))
-        assert self._spool is not None
-        self._say(
-            messages.LEVEL_DONE,
-            LevelDone(
-                worker=health.worker,
-                level=health.level,
-                records=self._records,
-                spool_bytes=self._spool.bytes_written,
-            ),
+        ledger = self._ledger
+        assert ledger is not None
+        try:
+            ledger.write_health(health)
+        except OSError as error:
+            self._give_up(error)
+            return
+        self._level_done = LevelDone(
+            worker=health.worker, level=health.level, records=ledger.records, blocks=ledger.blocks
         )
+        self._say(messages.LEVEL_DONE, self._level_done)
+
+    def _on_ack(self, environment: Any, msg: Any) -> None:
+        ack = Ack.decode(msg.data)
+        assert self._ledger is not None
+        self._ledger.acknowledge(ack.blocks)
+        if self._level_done is not None and ack.level >= self._level_done.level:
+            self._level_done = None
 
     def _on_finish(self, environment: Any, msg: Any) -> None:
         # The window is over: what still runs is cancelled, recorded as such, and its connection closed.
         self._environment.stop_timeout = 0
         self._runner.stop()
         self._write()
-        load = self._generator
-        self._say(messages.FINISHED, Finished(worker=load.plan.worker if load else -1, records=self._records))
+        ledger, load = self._ledger, self._generator
+        if ledger is None or load is None:
+            return
+        with gevent.Timeout(_LAST_ACK_S, False):
+            while not ledger.acknowledged:
+                gevent.sleep(_WRITE_S)
+        self._say(messages.FINISHED, Finished(worker=load.plan.worker, records=ledger.records, blocks=ledger.blocks))
 
     def _terminate(self) -> None:
         self._environment.stop_timeout = 0
         self._runner.quit()
 
     def _write_forever(self) -> None:
+        resent_s = time.monotonic()
         while True:
             gevent.sleep(_WRITE_S)
             self._write()
+            if self._ledger is not None:
+                self._ledger.resend()
+            if self._level_done is not None and time.monotonic() - resent_s > 2:
+                resent_s = time.monotonic()
+                self._say(messages.LEVEL_DONE, self._level_done)
 
     def _fill_forever(self) -> None:
         while True:
             prompts = self._prompts
-            gevent.sleep(0 if prompts is not None and not prompts.fill() else 0.02)
+            gevent.sleep(0 if prompts is not None and not prompts.fill() else _IDLE_FILL_S)
 
     def _write(self) -> None:
         """Takes the finished records: to the spool, the live counts and Locust's own statistics."""
-        load = self._generator
-        if load is None:
+        load, ledger = self._generator, self._ledger
+        if load is None or ledger is None or self._problem:
             return
-        records = []
+        finished = []
         while load.finished:
-            records.append(load.finished.popleft())
-        if not records:
+            finished.append(load.finished.popleft())
+        if not finished:
             return
-        self._records += len(records)
-        self._append(spool.encode_records(records))
+        try:
+            ledger.write(finished)
+        except OSError as error:
+            self._give_up(error)
+            return
+        records = [request for request, _ in finished]
         self._live.add(records)
         for request in records:
-            locust.events.request.fire(
-                request_type="SSE",
-                name=load.plan.endpoint,
-                response_time=(request.finished_ns - request.dispatched_ns) / 1e6,
-                response_length=request.response_bytes,
-                exception=None if request.status == OK else RuntimeError(f"{request.status}: {request.reason}"),
-                context={},
-            )
+            self._tell_locust(request, load.plan.endpoint)
 
-    def _append(self, payload: bytes) -> None:
-        assert self._spool is not None
-        self._spool.append(payload)
-        if self._ships_blocks:
-            assert self._generator is not None
-            self._say(messages.BLOCK, Block(worker=self._generator.plan.worker, number=self._blocks, payload=payload))
-            self._blocks += 1
+    def _give_up(self, error: OSError) -> None:
+        """What cannot be kept must not be measured: the controller ends the run with what it has."""
+        self._problem = True
+        load = self._generator
+        problem = f"its spool cannot be written: {_words(error)}"
+        self._say(messages.PROBLEM, Problem(worker=load.plan.worker if load else -1, problem=problem))
+
+    def _tell_locust(self, request: RequestRecord, name: str) -> None:
+        locust.events.request.fire(
+            request_type="SSE",
+            name=name,
+            response_time=(request.finished_ns - request.dispatched_ns) / 1e6,
+            response_length=request.response_bytes,
+            exception=None if request.status == OK else RuntimeError(f"{request.status}: {request.reason}"),
+            context={},
+        )
 
     def _report(self, client_id: str, data: dict[str, Any]) -> None:
         load = self._generator
@@ -243,6 +260,10 @@ class WorkerProcess:
             self._write()
             with contextlib.suppress(TimeoutError):
                 self._thread.wait(self._generator.close(), timeout_s=2)
-        if self._spool is not None:
-            self._spool.close()
+        if self._ledger is not None:
+            self._ledger.close()
         self._thread.stop()
+
+
+def _words(error: OSError) -> str:
+    return error.strerror or type(error).__name__

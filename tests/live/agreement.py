@@ -7,10 +7,9 @@ except for medians: of those vLLM keeps no more than the bucket.
 import statistics
 from dataclasses import dataclass
 
-from scrape import Scrape, median_bucket, value_at
-from sweep import CONCURRENCY, PROBE_OUTPUT_TOKENS, Sweep
-
 from loadgen.record import RequestRecord
+from tests.live.scrape import Scrape, median_bucket, value_at
+from tests.live.sweep import CONCURRENCY, PROBE_OUTPUT_TOKENS, Sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ def delivered_tokens(record: RequestRecord) -> int:
 
 def output_throughput(sweep: Sweep, level: int) -> Pair:
     """Tokens per second; vLLM's is the slope of its counter over the level's window."""
-    plan = sweep.levels[level].plan
+    plan = sweep.plans[level]
     start, end = (
         value_at(sweep.vllm_samples, instant_ns, "vllm:generation_tokens_total")
         for instant_ns in (plan.window_start_ns, plan.window_end_ns)
@@ -51,14 +50,28 @@ def mean_itl_ms(sweep: Sweep, level: int) -> Pair:
 
 
 def mean_ttft_ms(sweep: Sweep) -> Pair:
-    """Over every request of the run that got a token, whatever its level.
+    """Over all levels, warm-up and drain included: both means are of the same requests, between two scrapes at which
+    both sides had seen the same number of first tokens. So neither the probe nor the last, abandoned requests matter.
 
     vLLM's begins when its handler has the request and ends when the token reaches its front end, before it is written
     to the socket: ours must be a little longer.
     """
-    ttft_ns = [r.first_token_ns - r.sent_ns for r in sweep.records if r.first_token_ns is not None and r.sent_ns]
-    mean_s = _mean_between(sweep.before, sweep.after, "vllm:time_to_first_token_seconds")
-    return Pair(statistics.mean(ttft_ns) / 1e6, mean_s * 1e3)
+    histogram = "vllm:time_to_first_token_seconds"
+    ours_ns = [
+        (r.first_token_ns, r.first_token_ns - r.sent_ns)
+        for r in sweep.records
+        if r.first_token_ns is not None and r.sent_ns is not None
+    ]
+    probes_and_earlier = sweep.before.value(f"{histogram}_count") + 1
+    in_step = [
+        s
+        for s in sweep.vllm_samples
+        if sweep.plans[0].window_start_ns <= s.at_ns <= sweep.plans[-1].window_end_ns
+        and s.value(f"{histogram}_count") - probes_and_earlier == sum(at_ns < s.at_ns for at_ns, _ in ours_ns)
+    ]
+    first, last = in_step[0], in_step[-1]
+    mean_ns = statistics.mean(ttft_ns for at_ns, ttft_ns in ours_ns if first.at_ns <= at_ns < last.at_ns)
+    return Pair(mean_ns / 1e6, _mean_between(first, last, histogram) * 1e3)
 
 
 def around_median_ms(sweep: Sweep, level: int, histogram: str) -> tuple[float, float]:
@@ -69,7 +82,7 @@ def around_median_ms(sweep: Sweep, level: int, histogram: str) -> tuple[float, f
 
 
 def _enclosing(sweep: Sweep, level: int) -> tuple[Scrape, Scrape]:
-    plan = sweep.levels[level].plan
+    plan = sweep.plans[level]
     before = [s for s in (sweep.before, *sweep.vllm_samples) if s.answered_ns <= plan.window_start_ns]
     after = [s for s in (*sweep.vllm_samples, sweep.after) if s.asked_ns >= plan.window_end_ns]
     return before[-1], after[0]

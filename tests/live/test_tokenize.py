@@ -4,13 +4,13 @@ import json
 from urllib.request import Request, urlopen
 
 import pytest
-from environment import Environment
-from launch import MODEL, Vllm
 
 from loadgen.prompts.pool import make_recipe
 from loadgen.prompts.tokenizers import LocalCounter, ServerCounter
 from loadgen.wire.client import PATHS
 from loadgen.wire.exchange import Endpoint
+from tests.live.environment import Environment
+from tests.live.launch import MODEL, Vllm
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(3600)]  # the first test also builds the environment
 

@@ -6,11 +6,11 @@ vLLM's counters are the truth here. They cannot be compared blindly: see docs/li
 from itertools import pairwise
 
 import pytest
-from agreement import around_median_ms, delivered_tokens, mean_itl_ms, mean_ttft_ms, output_throughput
-from launch import MAX_NUM_SEQS, MODEL
-from sweep import CONCURRENCY, DURATION_S, INPUT_TOKENS, OUTPUT_TOKENS, PROBE_OUTPUT_TOKENS, Sweep
 
 from loadgen.record import CANCELLED, OK
+from tests.live.agreement import around_median_ms, delivered_tokens, mean_itl_ms, mean_ttft_ms, output_throughput
+from tests.live.launch import MAX_NUM_SEQS, MODEL
+from tests.live.sweep import CONCURRENCY, DURATION_S, INPUT_TOKENS, OUTPUT_TOKENS, PROBE_OUTPUT_TOKENS, Sweep
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(3600)]  # the first test also builds the environment
 
@@ -147,7 +147,7 @@ def test_nothing_that_was_measured_is_absent(sweep: Sweep, level: int) -> None:
 
 @EACH_LEVEL
 def test_vllm_has_as_many_requests_as_the_level_says(sweep: Sweep, level: int) -> None:
-    plan = sweep.levels[level].plan
+    plan = sweep.plans[level]
     samples = [s for s in sweep.vllm_samples if plan.window_start_ns <= s.at_ns <= plan.window_end_ns]
     running = [s.value("vllm:num_requests_running") for s in samples]
     waiting = [s.value("vllm:num_requests_waiting") for s in samples]
@@ -170,7 +170,7 @@ def test_the_sweep_shows_the_schedulers_limit(sweep: Sweep) -> None:
 
 
 def test_metrics_answered_throughout_the_run_and_counted_upwards(sweep: Sweep) -> None:
-    first, last = sweep.levels[0].plan.window_start_ns, sweep.levels[-1].plan.window_end_ns
+    first, last = sweep.plans[0].window_start_ns, sweep.plans[-1].window_end_ns
     answers = [s for s in sweep.loadgen_samples if first <= s.at_ns <= last]
     assert len(answers) > 10
     assert max(b.at_ns - a.at_ns for a, b in pairwise(answers)) < 3e9
