@@ -182,10 +182,13 @@ class Fleet:
         node = self.runner.clients.get(worker.client_id)
         if worker.same_clock and worker.hello.pid in {p.pid for p in self._local if p.poll() is not None}:
             if node is not None:
-                # Locust would notice after seconds, and until then give users to nobody.
-                self.runner.handle_message(worker.client_id, rpc.Message("client_stopped", None, worker.client_id))
+                self._drop(worker.client_id)
             return True
         return node is None or node.state == STATE_MISSING
+
+    def _drop(self, client_id: str) -> None:
+        """Takes a worker out of Locust's distribution at once: it would notice after seconds, and give users to nobody."""
+        self.runner.handle_message(client_id, rpc.Message("client_stopped", None, client_id))
 
     def finish(self) -> None:
         """Ends the users, lets every worker write what it has, and ends the workers."""
@@ -221,6 +224,8 @@ class Fleet:
             # Its share of the prompts and its clock are not known to the run, and users would move to it in mid-level.
             self.late_joiners += 1
             self.runner.send_message("quit", None, msg.node_id)
+            # Not here: it waits for other workers' messages, and this is the greenlet that receives them.
+            gevent.spawn(self._drop, msg.node_id)
             return
         self.workers[msg.node_id] = Worker(msg.node_id, len(self.workers), hello, same_clock=hello.boot_id == boot_id())
 

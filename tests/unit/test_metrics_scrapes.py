@@ -1,0 +1,95 @@
+"""How long an endpoint stays after a run: from the visits of scrapers, or as it was asked; and what ends the wait."""
+
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+
+import gevent
+import pytest
+from gevent.event import Event
+
+from loadgen.controller.live import LiveRun
+from loadgen.metrics.scrapes import LONGEST_S, Scrapes
+from loadgen.scenario.model import Metrics, Scenario
+from tests.fleet.test_run import free_port
+
+END_S = 1000.0
+
+
+def visited(*instants_s: float, announced: bool = True, address: str = "10.0.0.3", into: Scrapes | None = None) -> Scrapes:
+    scrapes = into or Scrapes()
+    for at_s in instants_s:
+        scrapes.note(address, "agent", at_s, announced=announced)
+    return scrapes
+
+
+def linger_s(scrapes: Scrapes, end_s: float = END_S) -> float | None:
+    linger = scrapes.linger(end_s)
+    return None if linger is None else linger.seconds
+
+
+def test_nobody_is_waited_for_when_nobody_came() -> None:
+    assert Scrapes().linger(END_S) is None
+
+
+def test_a_scraper_is_waited_for_twice_its_interval() -> None:
+    linger = visited(965, 980, 995).linger(END_S)
+    assert linger is not None
+    assert linger.seconds == 30
+    assert linger.reason == "the scraper at 10.0.0.3 comes every 15 s"
+
+
+def test_a_missed_scrape_does_not_change_the_interval() -> None:
+    assert linger_s(visited(920, 935, 965, 980, 995)) == 30
+
+
+def test_the_slowest_of_several_scrapers_decides() -> None:
+    scrapes = visited(*range(900, 1000, 5))
+    assert linger_s(visited(940, 970, address="10.0.0.4", into=scrapes)) == 60
+
+
+def test_two_scrapers_at_one_time_are_not_one_that_is_twice_as_fast() -> None:
+    scrapes = visited(970, 980, 990)
+    assert linger_s(visited(971, 981, 991, address="10.0.0.4", into=scrapes)) == 20
+
+
+def test_no_scraper_is_waited_for_longer_than_two_minutes() -> None:
+    assert linger_s(visited(400, 700)) == LONGEST_S == 120
+
+
+def test_a_scraper_that_came_once_is_waited_for_until_its_interval_is_known() -> None:
+    scrapes = visited(990)
+    assert linger_s(scrapes) == LONGEST_S
+    visited(1005, into=scrapes)
+    assert linger_s(scrapes) == 30
+
+
+def test_a_scraper_that_has_gone_is_not_waited_for() -> None:
+    assert linger_s(visited(900, 915, 930)) is None
+    assert linger_s(visited(870)) is None
+
+
+def test_a_person_who_looks_twice_is_not_a_scraper_and_a_tool_that_comes_again_and_again_is() -> None:
+    assert linger_s(visited(960, 990, announced=False)) is None
+    assert linger_s(visited(960, 975, 990, announced=False)) == 30
+
+
+def test_who_comes_only_after_the_end_is_not_waited_for() -> None:
+    assert linger_s(visited(1001, 1002, 1003)) is None
+
+
+@pytest.fixture
+def live_run() -> Iterator[LiveRun]:
+    port = free_port()
+    live = LiveRun(Scenario(metrics=Metrics(port=port)))
+    live.serve()
+    yield live
+    live.close()
+
+
+def scrape(live: LiveRun) -> None:
+    assert live._server is not None
+    url = f"http://127.0.0.1:{live._server.port}/metrics"
+    request = urllib.request.Request(url, headers={"X-Prometheus-Scrape-Timeout-Seconds": "10"})
+    urllib.request.urlopen(request, timeout=10).close()
