@@ -12,16 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"
-import locust  # noqa: F401  (before aiohttp: gevent warns otherwise)
-import aiohttp  # isort: skip
+import aiohttp
 import numpy as np
 import uvloop
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gevent
@@ -67,3 +68,22 @@ class Display:
             parts.append(f"{figures['failed']} failed")
         parts.append(f"about {progress.left_s():.0f} s left")
         return " · ".join(parts)
+
+
+def level_line(level: Mapping[str, Any], progress: Progress) -> str:
+    """A finished level in one line, as a log keeps it."""
+    ok = level["requests"]["ok"]
+    parts = [
+        f"level {level['level'] + 1}/{progress.levels}",
+        ", ".join([f"concurrency {level['concurrency']}", *(f"{k} {v}" for k, v in level["server"].items())]),
+        f"{ok} ok, {sum(level['requests'].values()) - ok} not",
+        f"TTFT P50/P95 {_number(level['p50_ttft_ms'])}/{_number(level['p95_ttft_ms'])} ms",
+        f"{_number(level['output_throughput'])} output tok/s",
+    ]
+    if not level["valid"]:
+        parts.append("INVALID: " + ", ".join(reason["rule"] for reason in level["reasons"]))
+    return " · ".join(parts)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.1f}"

@@ -16,7 +16,7 @@ from gevent.event import Event
 from rich.console import Console
 
 from loadgen import host
-from loadgen.controller.display import Display
+from loadgen.controller.display import Display, level_line
 from loadgen.controller.fleet import Fleet, Worker
 from loadgen.controller.live import LiveRun
 from loadgen.controller.own_server import start_simulator
@@ -198,6 +198,7 @@ class _Controller:
             for _ in self._sweep(levels, progress):
                 for level in judge(reader.drained(), self._scenario):
                     self._live.add_level(level)
+                    display.say(level_line(level, progress))
                     write_level(self._folder.path, level)
         except RunInterruptedError:
             interrupted = True

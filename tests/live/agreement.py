@@ -5,7 +5,11 @@ except for medians: of those vLLM keeps no more than the bucket.
 """
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from loadgen.record import RequestRecord
 from tests.live.scrape import Scrape, median_bucket, value_at
@@ -27,9 +31,19 @@ class Pair:
 
 def delivered_tokens(record: RequestRecord) -> int:
     """Tokens that reached the client, also of a request that it abandoned: vLLM sends one event a token."""
+    return int(_tokens_of_events(record).sum())
+
+
+def tokens_arrived(sweep: Sweep, until_ns: Sequence[int]) -> list[int]:
+    """How many tokens of all requests had arrived before each of some instants."""
+    came_ns = np.concatenate([np.repeat(r.arrivals_ns, _tokens_of_events(r)) for r in sweep.records])
+    return [int(n) for n in np.searchsorted(np.sort(came_ns), until_ns)]
+
+
+def _tokens_of_events(record: RequestRecord) -> NDArray[np.int32]:
     if record.event_tokens is not None:
-        return int(record.event_tokens.sum())
-    return len(record.arrivals_ns)
+        return record.event_tokens
+    return np.ones(len(record.arrivals_ns), np.int32)
 
 
 def output_throughput(sweep: Sweep, level: int) -> Pair:

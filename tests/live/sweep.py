@@ -38,6 +38,7 @@ class Sweep:
 
     folder: Path
     output: str
+    """What the command wrote on standard output."""
     before: Scrape
     after: Scrape
     vllm_samples: Sequence[Scrape]
@@ -92,9 +93,9 @@ def run_sweep(vllm: Vllm, folder: Path) -> Sweep:
         Sampler(f"{vllm.base_url}/metrics") as of_vllm,
         Sampler(f"http://127.0.0.1:{metrics_port}/metrics") as of_loadgen,
     ):
-        code, output = _run(command, folder / "output.txt", generator_cores)
+        code, output, errors = _run(command, folder, generator_cores)
     if code != 0:
-        raise RuntimeError(f"{' '.join(command)}\nended with exit code {code}:\n{output}")
+        raise RuntimeError(f"{' '.join(command)}\nended with exit code {code}:\n{output}\n{errors}")
     return Sweep(run_folder, output, before, scrape_idle(vllm), of_vllm.samples, of_loadgen.samples)
 
 
@@ -114,15 +115,14 @@ def scrape_idle(vllm: Vllm) -> Scrape:
     )
 
 
-def _run(command: list[str], output: Path, cores: frozenset[int]) -> tuple[int, str]:
-    with output.open("wb") as out, on_cores(cores):
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-        )
+def _run(command: list[str], folder: Path, cores: frozenset[int]) -> tuple[int, str, str]:
+    output, errors = folder / "stdout.txt", folder / "stderr.txt"
+    with output.open("wb") as out, errors.open("wb") as err, on_cores(cores):
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
     try:
         code = process.wait(RUN_TIMEOUT_S)
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         raise
-    return code, output.read_text(errors="replace")
+    return code, output.read_text(errors="replace"), errors.read_text(errors="replace")

@@ -8,7 +8,14 @@ from itertools import pairwise
 import pytest
 
 from loadgen.record import CANCELLED, OK
-from tests.live.agreement import around_median_ms, delivered_tokens, mean_itl_ms, mean_ttft_ms, output_throughput
+from tests.live.agreement import (
+    around_median_ms,
+    delivered_tokens,
+    mean_itl_ms,
+    mean_ttft_ms,
+    output_throughput,
+    tokens_arrived,
+)
 from tests.live.launch import MAX_NUM_SEQS, MODEL
 from tests.live.sweep import CONCURRENCY, DURATION_S, INPUT_TOKENS, OUTPUT_TOKENS, PROBE_OUTPUT_TOKENS, Sweep
 
@@ -102,6 +109,29 @@ def test_no_two_prompts_share_a_block_of_the_prefix_cache(sweep: Sweep) -> None:
 
 
 # Figures, level by level
+
+
+def test_at_every_moment_as_many_tokens_have_arrived_as_vllm_had_counted(sweep: Sweep) -> None:
+    scrapes = [
+        s
+        for s in sweep.vllm_samples
+        if sweep.plans[0].window_start_ns <= s.asked_ns and s.answered_ns <= sweep.plans[-1].window_end_ns
+    ]
+    assert len(scrapes) > DURATION_S * len(CONCURRENCY)
+    before = sweep.before.value("vllm:generation_tokens_total") + PROBE_OUTPUT_TOKENS
+    at_least = tokens_arrived(sweep, [s.asked_ns for s in scrapes])
+    at_most = tokens_arrived(sweep, [s.answered_ns for s in scrapes])
+    for s, low, high in zip(scrapes, at_least, at_most, strict=True):
+        counted = s.value("vllm:generation_tokens_total") - before
+        assert low <= counted <= high + 2 * MAX_NUM_SEQS  # it counts a step's tokens just before it sends them
+
+
+@EACH_LEVEL
+def test_output_throughput_is_that_of_every_token_that_arrived_in_the_window(sweep: Sweep, level: int) -> None:
+    """Also of those whose requests were sent before it, in the level before."""
+    plan, figures = sweep.plans[level], sweep.summary[level]
+    start, end = tokens_arrived(sweep, [plan.window_start_ns, plan.window_end_ns])
+    assert figures["output_throughput"] * figures["window_s"] == pytest.approx(end - start, abs=0.5)
 
 
 @EACH_LEVEL

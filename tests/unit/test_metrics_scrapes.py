@@ -1,6 +1,7 @@
 """How long an endpoint stays after a run: from the visits of scrapers, or as it was asked; and what ends the wait."""
 
-import threading
+import contextlib
+import re
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -11,13 +12,15 @@ from gevent.event import Event
 
 from loadgen.controller.live import LiveRun
 from loadgen.metrics.scrapes import LONGEST_S, Scrapes
-from loadgen.scenario.model import Metrics, Scenario
+from loadgen.scenario.model import Scenario
 from tests.fleet.test_run import free_port
 
 END_S = 1000.0
 
 
-def visited(*instants_s: float, announced: bool = True, address: str = "10.0.0.3", into: Scrapes | None = None) -> Scrapes:
+def visited(
+    *instants_s: float, announced: bool = True, address: str = "10.0.0.3", into: Scrapes | None = None
+) -> Scrapes:
     scrapes = into or Scrapes()
     for at_s in instants_s:
         scrapes.note(address, "agent", at_s, announced=announced)
@@ -79,17 +82,72 @@ def test_who_comes_only_after_the_end_is_not_waited_for() -> None:
     assert linger_s(visited(1001, 1002, 1003)) is None
 
 
-@pytest.fixture
-def live_run() -> Iterator[LiveRun]:
+@contextlib.contextmanager
+def serving(linger: str | None = None) -> Iterator[tuple[LiveRun, str]]:
+    """A run that has nothing to tell, and the address of its endpoint."""
     port = free_port()
-    live = LiveRun(Scenario(metrics=Metrics(port=port)))
+    live = LiveRun(Scenario.model_validate({"metrics": {"port": port, "linger": linger}}))
     live.serve()
-    yield live
-    live.close()
+    try:
+        yield live, f"http://127.0.0.1:{port}/metrics"
+    finally:
+        live.close()
 
 
-def scrape(live: LiveRun) -> None:
-    assert live._server is not None
-    url = f"http://127.0.0.1:{live._server.port}/metrics"
+def scrape(url: str) -> None:
     request = urllib.request.Request(url, headers={"X-Prometheus-Scrape-Timeout-Seconds": "10"})
     urllib.request.urlopen(request, timeout=10).close()
+
+
+def finish_s(live: LiveRun, stop: Event) -> float:
+    began = time.monotonic()
+    live.finish(stop)
+    return time.monotonic() - began
+
+
+def test_the_endpoint_stays_two_intervals_after_the_last_scrape_and_says_why(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with serving() as (live, url):
+        for _ in range(3):
+            scrape(url)
+            time.sleep(0.3)
+        assert 0.5 < finish_s(live, Event()) < 2
+        scrape(url)
+    assert re.fullmatch(
+        r"/metrics stays up for 0\.[67] s, since the scraper at 127\.0\.0\.1 comes every 0\.3 s; Ctrl-C ends it at once\n",
+        capsys.readouterr().err,
+    )
+
+
+def test_the_endpoint_goes_at_once_and_silently_when_nobody_scraped(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving() as (live, _):
+        assert finish_s(live, Event()) < 0.5
+    assert capsys.readouterr().err == ""
+
+
+def test_a_linger_of_zero_is_none_whoever_scrapes() -> None:
+    with serving("0s") as (live, url):
+        scrape(url)
+        assert finish_s(live, Event()) < 0.5
+
+
+def test_a_given_linger_is_taken_as_it_is_though_nobody_scraped(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving("700ms") as (live, _):
+        assert 0.7 <= finish_s(live, Event()) < 2
+    assert "for 0.7 s, since metrics.linger asks for it" in capsys.readouterr().err
+
+
+def test_only_a_second_signal_ends_the_wait() -> None:
+    stop = Event()
+    stop.set()  # the one that ended the run
+    with serving("30s") as (live, _):
+        gevent.get_hub().loop.update_now()  # its clock stood still while the hub had no turn
+        gevent.spawn_later(0.5, stop.set)
+        assert 0.3 < finish_s(live, stop) < 2
+
+
+def test_a_run_without_an_endpoint_does_not_wait() -> None:
+    live = LiveRun(Scenario.model_validate({"metrics": {"port": None, "linger": "30s"}}))
+    live.serve()
+    assert finish_s(live, Event()) < 0.5
