@@ -22,6 +22,12 @@ class LoadgenError(Exception):
         return _report(str(self), self.hint)
 
 
+class RunInterruptedError(LoadgenError):
+    """A signal asked the run to end; what was measured is in its folder."""
+
+    exit_code = 130
+
+
 class UsageError(LoadgenError):
     """The command line asks for something that cannot be done."""
 

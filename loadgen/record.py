@@ -144,8 +144,10 @@ class LevelPlan:
     concurrency: int
     window_start_ns: int
     window_end_ns: int
+    run: int = 0
+    """Which repeat of the sweep it belongs to, from 0."""
     server: dict[str, Any] = field(default_factory=dict)
-    """The settings by which levels differ on a server that we start, e.g. {"max_num_seqs": 16}; else empty."""
+    """Of a server that we start: `max_num_seqs` and every setting that is swept; else empty."""
     drained_ns: int | None = None
     """When the last request of the window had ended or was given up; None when the level was interrupted."""
     workers: int = 1
@@ -172,6 +174,8 @@ class WorkerHealth:
     cpu_loop_thread: float | None
     """CPU of the loop thread / window length: 1.0 is one full core."""
     cpu_process: float | None
+    refused_stamps: int
+    """Kernel stamps that lay outside the possible span (a step of the wall clock) and were replaced by the read's time."""
     clock_offset_ns: int
     """Worker's monotonic clock minus the controller's, from the ping with the least round trip."""
     clock_error_ns: int

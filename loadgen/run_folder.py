@@ -152,12 +152,17 @@ class RunFolder:
 
 
 class RunReader:
-    """Reads a run's spools, at once or as they grow; every block is read once."""
+    """Reads a run's spools, at once or as they grow; every block is read once.
+
+    A level gets every request that was begun in it, and those of other levels that were under way in its window: their
+    tokens arrived there, and they were part of its load.
+    """
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._spools: dict[Path, SpoolReader] = {}
-        self._records: dict[int, list[RequestRecord]] = {}
+        self._records: dict[tuple[int, int], RequestRecord] = {}
+        """By (level, index). A request that was given up as censored is written again at its real end: the last counts."""
         self._health: dict[int, list[WorkerHealth]] = {}
         self._given: set[int] = set()
 
@@ -166,14 +171,16 @@ class RunReader:
         self._read()
         for plan, offsets_ns in self._folder.plans():
             if plan.drained_ns is not None and plan.level not in self._given:
-                yield self._give(plan, offsets_ns)
+                self._given.add(plan.level)
+                yield self._data(plan, offsets_ns)
+                self._forget_before(plan, offsets_ns)
 
     def all(self) -> Iterator[LevelData]:
         """After the run: every level of which anything was measured, with what its workers had under way at their end."""
         self._read()
         self._add_open()
         for plan, offsets_ns in self._folder.plans():
-            data = self._give(plan, offsets_ns)
+            data = self._data(plan, offsets_ns)
             if plan.drained_ns is None and not plan.interrupted:
                 # The controller was killed in this level: it ends with the last that is known of it.
                 last_ns = max((request.finished_ns for request in data.records), default=0)
@@ -181,19 +188,30 @@ class RunReader:
                 data = replace(data, plan=plan)
             if plan.window_end_ns > plan.window_start_ns:
                 yield data
+            self._forget_before(plan, offsets_ns)
 
     def unread_bytes(self) -> dict[str, int]:
         """{file name: bytes} of the spools whose end is torn or damaged; what stood there is lost."""
         found = {path.name: spool.unread_bytes() for path, spool in self._spools.items()}
         return {name: count for name, count in found.items() if count}
 
-    def _give(self, plan: LevelPlan, offsets_ns: dict[int, int]) -> LevelData:
-        self._given.add(plan.level)
-        records = [
-            in_controllers_clock(request, offsets_ns.get(request.worker, 0))
-            for request in self._records.pop(plan.level, [])
-        ]
-        return LevelData(plan, records, self._health.pop(plan.level, []))
+    def _data(self, plan: LevelPlan, offsets_ns: dict[int, int]) -> LevelData:
+        records = []
+        for request in self._records.values():
+            offset_ns = offsets_ns.get(request.worker, 0)
+            begun_before_its_end = request.dispatched_ns - offset_ns < plan.window_end_ns
+            ended_after_its_start = request.finished_ns - offset_ns > plan.window_start_ns
+            if request.level == plan.level or (begun_before_its_end and ended_after_its_start):
+                records.append(in_controllers_clock(request, offset_ns))
+        return LevelData(plan, records, self._health.get(plan.level, []))
+
+    def _forget_before(self, plan: LevelPlan, offsets_ns: dict[int, int]) -> None:
+        """Drops what no later level can need, so that a long sweep keeps little more than one level."""
+        self._health.pop(plan.level, None)
+        for key, request in list(self._records.items()):
+            ended_ns = request.finished_ns - offsets_ns.get(request.worker, 0)
+            if request.level <= plan.level and ended_ns <= plan.window_end_ns:
+                del self._records[key]
 
     def _read(self) -> None:
         for path in sorted(self._folder.records.glob("worker-*.spool")):
@@ -201,28 +219,24 @@ class RunReader:
                 if isinstance(block, WorkerHealth):
                     self._health.setdefault(block.level, []).append(block)
                 else:
-                    for request in block:
-                        self._records.setdefault(request.level, []).append(request)
+                    self._records.update(((request.level, request.index), request) for request in block)
 
     def _add_open(self) -> None:
         """A request that was begun and is in no spool: its worker was killed before it could say how it ended."""
-        known = {(request.level, request.index) for records in self._records.values() for request in records}
         for path in sorted(self._folder.records.glob("worker-*.open")):
             worker = int(path.stem.removeprefix("worker-"))
             for level, index, dispatched_ns in read_open(path):
-                if (level, index) not in known:
-                    self._records.setdefault(level, []).append(
-                        RequestRecord(
-                            level=level,
-                            index=index,
-                            user=-1,
-                            worker=worker,
-                            status=CENSORED,
-                            reason="its worker ended before it did",
-                            dispatched_ns=dispatched_ns,
-                            finished_ns=dispatched_ns,
-                        )
-                    )
+                cut_off = RequestRecord(
+                    level=level,
+                    index=index,
+                    user=-1,
+                    worker=worker,
+                    status=CENSORED,
+                    reason="its worker ended before it did",
+                    dispatched_ns=dispatched_ns,
+                    finished_ns=dispatched_ns,
+                )
+                self._records.setdefault((level, index), cut_off)
 
 
 def in_controllers_clock(request: RequestRecord, offset_ns: int) -> RequestRecord:

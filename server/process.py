@@ -46,6 +46,13 @@ class ServerProcess:
         Raises NotReadyError when the server ends before it, or does not say it in time; it is stopped then.
         """
         deadline = time.monotonic() + timeout_s
+        try:
+            return self._await_line(start, deadline, timeout_s, pause)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _await_line(self, start: str, deadline: float, timeout_s: float, pause: Callable[[float], object]) -> str:
         while True:
             ended = not self.alive()  # looked at first: the log is complete then
             for line in self._output().splitlines():
@@ -54,7 +61,6 @@ class ServerProcess:
             if ended:
                 raise NotReadyError(f"the server ended with exit code {self._process.returncode}\n{self._tail()}")
             if time.monotonic() > deadline:
-                self.stop()
                 raise NotReadyError(f"the server was not ready within {timeout_s:g} s\n{self._tail()}")
             pause(_POLL_S)
 

@@ -52,7 +52,7 @@ class Display:
         progress, figures = self._progress, self._live_figures()
         parts = []
         if progress.level is not None:
-            settings = "".join(f", {key} {value}" for key, value in progress.swept(progress.level).items())
+            settings = "".join(f", {key} {value}" for key, value in progress.named(progress.level).items())
             parts.append(
                 f"level {progress.level.level + 1}/{progress.levels}: concurrency {progress.level.concurrency}{settings}"
             )

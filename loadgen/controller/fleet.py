@@ -30,6 +30,9 @@ _CONNECT_S = 30.0
 _FINISH_S = 15.0
 
 
+Pause = Callable[[float], object]
+
+
 @dataclass(slots=True)
 class Worker:
     """One worker and what it has said so far."""
@@ -63,8 +66,8 @@ class Worker:
 class Fleet:
     """Locust's master runner and its workers, local and remote. Runs in the hub; nothing here blocks it."""
 
-    def __init__(self, *, bind_host: str, bind_port: int, on_live: Callable[[Worker], object]) -> None:
-        """`bind_port` 0 takes a free one. Raises UsageError when the port is taken."""
+    def __init__(self, *, bind_host: str, bind_port: int, on_live: Callable[[Worker], object], pause: Pause) -> None:
+        """`bind_port` 0 takes a free one. `pause` sleeps, and raises when the run is to end. Raises UsageError when the port is taken."""
         self._environment = Environment(user_classes=[StreamingUser], events=locust.events)
         try:
             self.runner = self._environment.create_master_runner(bind_host, bind_port)
@@ -77,6 +80,7 @@ class Fleet:
         self.workers: dict[str, Worker] = {}
         self._local: list[subprocess.Popen[bytes]] = []
         self._on_live = on_live
+        self._pause = pause
         self._folder: RunFolder | None = None
         self._best_ping_ns: dict[str, int] = {}
         self._complete = False
@@ -119,7 +123,7 @@ class Fleet:
                     f"Only {len(self.workers)} of {count} workers connected within {_CONNECT_S:g} s.",
                     hint="its output is in run.log in the run folder",
                 )
-            gevent.sleep(_POLL_S)
+            self._pause(_POLL_S)
 
     def measure_clocks(self) -> None:
         """Finds each remote worker's clock offset from the ping with the least round trip (Cristian 1989)."""
@@ -128,7 +132,7 @@ class Fleet:
         for _ in range(_PINGS):
             for worker in self.workers.values():
                 self.runner.send_message(messages.PING, {"sent_ns": time.monotonic_ns()}, worker.client_id)
-            gevent.sleep(0.05)
+            self._pause(0.05)
 
     def configure(self, folder: RunFolder, plan_for: Callable[[Worker], Configure]) -> None:
         """Configures every worker and waits until each is ready. Raises LoadgenError when one is not."""
@@ -141,7 +145,7 @@ class Fleet:
         while waiting := [w for w in self.workers.values() if w.ready is None]:
             if time.monotonic() > deadline:
                 raise LoadgenError(f"Worker {waiting[0].index} ({waiting[0].hello.host}) did not get ready.")
-            gevent.sleep(_POLL_S)
+            self._pause(_POLL_S)
         for worker in self.workers.values():
             if worker.ready is not None and worker.ready.problem:
                 raise LoadgenError(f"Worker {worker.index} ({worker.hello.host}) cannot work: {worker.ready.problem}.")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import gevent
 
 from loadgen.errors import LoadgenError
 from loadgen.host import die_with_parent_option
@@ -15,8 +14,10 @@ from server.process import NotReadyError, ServerProcess
 _READY = "simulator listening on "
 
 
-def start_simulator(settings: dict[str, Any], *, log: Path, port: int, timeout_s: float) -> tuple[ServerProcess, str]:
-    """The simulator with `settings`, ready, and its base URL. `port` 0 takes a free one.
+def start_simulator(
+    settings: dict[str, Any], *, log: Path, port: int, timeout_s: float, pause: Callable[[float], object]
+) -> tuple[ServerProcess, str]:
+    """The simulator with `settings`, ready, and its base URL. `port` 0 takes a free one; `pause` sleeps.
 
     Raises LoadgenError with the end of its log when it does not start.
     """
@@ -25,8 +26,6 @@ def start_simulator(settings: dict[str, Any], *, log: Path, port: int, timeout_s
         command += [f"--{key.replace('_', '-')}", str(value)]
     try:
         process = ServerProcess(command, log)
-        return process, process.await_line(_READY, timeout_s, gevent.sleep)
+        return process, process.await_line(_READY, timeout_s, pause)
     except NotReadyError as error:
-        raise LoadgenError(
-            f"The simulator did not start: {error}", hint="its whole output is in server.log in the run folder"
-        ) from None
+        raise LoadgenError(f"The simulator did not start: {error}") from None

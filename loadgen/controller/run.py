@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import gevent
 from gevent.event import Event
 from rich.console import Console
 
@@ -20,9 +21,9 @@ from loadgen.controller.display import Display, level_line
 from loadgen.controller.fleet import Fleet, Worker
 from loadgen.controller.live import LiveRun
 from loadgen.controller.own_server import start_simulator
-from loadgen.controller.sweep import Progress, RunInterruptedError, Sweep
+from loadgen.controller.sweep import Progress, Sweep
 from loadgen.controller.target import Target, inspect
-from loadgen.errors import LoadgenError
+from loadgen.errors import LoadgenError, RunInterruptedError
 from loadgen.judgement import judge
 from loadgen.messages import Configure
 from loadgen.outputs import write_outputs
@@ -31,8 +32,6 @@ from loadgen.report.summary import write_level
 from loadgen.run_folder import RunFolder, RunReader
 from loadgen.scenario.model import Level, Scenario
 from server.process import ServerProcess
-
-EXIT_INTERRUPTED = 130
 
 
 def run(scenario: Scenario, output_dir: Path | None) -> int:
@@ -99,6 +98,7 @@ class _Controller:
             bind_host=workers.bind_host or ("*" if remote else "127.0.0.1"),
             bind_port=workers.bind_port if remote else 0,
             on_live=self._live.update_worker,
+            pause=self._pause,
         )
         self._stack.callback(self._fleet.close)
         log = self._stack.enter_context((self._folder.path / "run.log").open("ab"))
@@ -123,10 +123,19 @@ class _Controller:
                 log=self._folder.path / "server.log",
                 port=self._server_port,
                 timeout_s=scenario.target.ready_timeout,
+                pause=self._pause,
             )
             self._server_port = int(base_url.rpartition(":")[2])
-        self._target = inspect(scenario, base_url, tell=lambda text: self._console.print(text, highlight=False))
+        self._target = inspect(
+            scenario, base_url, tell=lambda text: self._console.print(text, highlight=False), pause=self._pause
+        )
         self._live.set_model(self._target.model)
+
+    def _pause(self, seconds: float) -> None:
+        """Lets the other greenlets work; raises RunInterruptedError when a signal has asked the run to end."""
+        if self._stop.is_set():
+            raise RunInterruptedError("The run was interrupted before anything was measured.")
+        gevent.sleep(seconds)
 
     def _stop_server(self) -> None:
         if self._server is not None:
@@ -187,12 +196,12 @@ class _Controller:
         load = self._scenario.load
         progress = Progress(
             levels=len(levels),
-            swept_keys=_swept_keys(levels),
+            named_keys=_named_keys(levels),
             remaining_s=len(levels) * (load.warmup + load.duration),
         )
         display = Display(self._console, progress, self._live.figures)
         failure: LoadgenError | None = None
-        interrupted = False
+        exit_code: int | None = None
         try:
             reader = RunReader(self._folder)
             for _ in self._sweep(levels, progress):
@@ -201,21 +210,21 @@ class _Controller:
                     display.say(level_line(level, progress))
                     write_level(self._folder.path, level)
         except RunInterruptedError:
-            interrupted = True
+            exit_code = RunInterruptedError.exit_code
         except LoadgenError as error:
             failure = error
         finally:
             progress.enter("writing")
             self._fleet.finish()
             display.close()
-        exit_code = write_outputs(self._folder, Console())
+        judged = write_outputs(self._folder, Console())
         self._live.finish(self._stop)
         if failure is not None:
             raise failure
-        return EXIT_INTERRUPTED if interrupted else exit_code
+        return judged if exit_code is None else exit_code
 
     def _sweep(self, levels: list[Level], progress: Progress) -> Iterator[LevelPlan]:
-        sweep = Sweep(self._fleet, self._folder, self._scenario.load, self._stop, progress)
+        sweep = Sweep(self._fleet, self._folder, self._scenario.load, self._pause, progress)
         for number, (_, group) in enumerate(groupby(levels, key=lambda level: level.server)):
             for position, level in enumerate(group):
                 if number and not position:
@@ -226,5 +235,7 @@ class _Controller:
                 yield sweep.run(level, on_window=self._live.begin_level)
 
 
-def _swept_keys(levels: list[Level]) -> tuple[str, ...]:
-    return tuple(key for key in levels[0].server if len({level.server[key] for level in levels}) > 1)
+def _named_keys(levels: list[Level]) -> tuple[str, ...]:
+    """Settings of our server that every level states: those that are swept, and the one that people tune."""
+    settings = levels[0].server
+    return tuple(key for key in settings if key == "max_num_seqs" or len({level.server[key] for level in levels}) > 1)

@@ -12,9 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import gevent
-from gevent.event import Event
-
 from loadgen import messages
 from loadgen.controller.fleet import Fleet, Worker
 from loadgen.errors import LoadgenError
@@ -31,17 +28,13 @@ _DEPTH_PER_USER = 4
 _LEAST_DEPTH = 64
 
 
-class RunInterruptedError(Exception):
-    """A signal asked the run to end; what was measured is in the folder."""
-
-
 @dataclass(slots=True)
 class Progress:
     """Where a sweep is, for the display."""
 
     levels: int
-    swept_keys: tuple[str, ...] = ()
-    """Settings of the server that differ between levels."""
+    named_keys: tuple[str, ...] = ()
+    """Settings of the server that a level is named by."""
     level: Level | None = None
     phase: str = "starting"
     phase_began: float = 0.0
@@ -59,9 +52,9 @@ class Progress:
         """Seconds in this phase so far."""
         return time.monotonic() - self.phase_began
 
-    def swept(self, level: Level) -> dict[str, Any]:
-        """The settings by which a level differs from others."""
-        return {key: level.server[key] for key in self.swept_keys}
+    def named(self, level: Level) -> dict[str, Any]:
+        """The settings of the server that a level is named by."""
+        return {key: level.server[key] for key in self.named_keys}
 
     def left_s(self) -> float:
         """Estimated seconds until the sweep ends; drains are not foreseen."""
@@ -74,11 +67,14 @@ class Progress:
 class Sweep:
     """Runs levels over a fleet and notes each in the run's journal."""
 
-    def __init__(self, fleet: Fleet, folder: RunFolder, load: Load, stop: Event, progress: Progress) -> None:
+    def __init__(
+        self, fleet: Fleet, folder: RunFolder, load: Load, pause: Callable[[float], object], progress: Progress
+    ) -> None:
+        """`pause` sleeps so many seconds, and raises RunInterruptedError when the run is to end."""
         self._fleet = fleet
         self._folder = folder
         self._load = load
-        self._stop = stop
+        self._pause = pause
         self.progress = progress
         self._participants: list[Worker] = []
         """Workers that were there when the level began."""
@@ -117,7 +113,8 @@ class Sweep:
             concurrency=level.concurrency,
             window_start_ns=start_ns,
             window_end_ns=start_ns + round(load.duration * 1e9),
-            server=progress.swept(level),
+            run=level.run,
+            server=progress.named(level),
             workers=len(self._participants),
         )
         deadline_ns = plan.window_end_ns + round(load.drain_timeout * 1e9)
@@ -139,7 +136,7 @@ class Sweep:
             self._wait_until(plan, plan.window_end_ns)
             progress.enter("drain")
             self._wait_for_drain(plan, deadline_ns)
-        except (RunInterruptedError, LoadgenError):
+        except LoadgenError:
             self._note(dataclasses.replace(self._marked(plan), interrupted=True, window_end_ns=_cut(plan)))
             raise
         plan = dataclasses.replace(self._marked(plan), drained_ns=time.monotonic_ns())
@@ -191,11 +188,6 @@ class Sweep:
                 )
         if not self._participants or all(worker.lost for worker in self._participants):
             raise LoadgenError("Every worker is gone.", hint="their output is in run.log in the run folder")
-
-    def _pause(self, seconds: float) -> None:
-        if self._stop.is_set():
-            raise RunInterruptedError
-        gevent.sleep(seconds)
 
 
 def _cut(plan: LevelPlan) -> int:

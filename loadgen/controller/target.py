@@ -16,14 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import gevent
-
 from loadgen import record
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.prompts.errors import PromptError
 from loadgen.prompts.pool import make_recipe
 from loadgen.prompts.recipe import LEVEL_BITS, PromptRecipe
-from loadgen.prompts.tokenizers import LocalCounter, ServerCounter, TokenCounter
+from loadgen.prompts.tokenizers import LocalCounter, ServerCounter, TokenCounter, direct_opener
 from loadgen.record import RequestRecord
 from loadgen.scenario.model import Scenario
 from loadgen.wire.client import Client, Limits
@@ -72,10 +70,10 @@ class Target:
 class _Server:
     """Small questions to the server, each answered or refused within seconds."""
 
-    def __init__(self, base_url: str, api_key: str | None) -> None:
+    def __init__(self, base_url: str, api_key: str | None, *, insecure: bool) -> None:
         self.base_url = base_url
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._opener = direct_opener(insecure=insecure)
 
     def get(self, path: str) -> Any:
         """The JSON that a path answers. Raises urllib.error.HTTPError, OSError or ValueError."""
@@ -84,15 +82,18 @@ class _Server:
             return json.loads(answer.read())
 
 
-def inspect(scenario: Scenario, base_url: str, *, tell: Callable[[str], object]) -> Target:
+def inspect(
+    scenario: Scenario, base_url: str, *, tell: Callable[[str], object], pause: Callable[[float], object]
+) -> Target:
     """Waits for the server, asks for its model, finds the prompts, and sends one request to prove that it streams.
 
     Raises LoadgenError: exit code 1 when the server cannot be reached or does not stream, 2 when the scenario asks for
-    what it does not have. `tell` gets a sentence when there is something to wait for.
+    what it does not have. `tell` gets a sentence when there is something to wait for; `pause` sleeps, and raises when
+    the run is to end.
     """
     api_key = os.environ.get(scenario.target.api_key_env)
-    server = _Server(base_url, api_key)
-    models = _await_models(server, scenario, tell)
+    server = _Server(base_url, api_key, insecure=scenario.target.insecure)
+    models = _await_models(server, scenario, tell, pause)
     model, max_model_len = _choose_model(models, scenario, base_url)
     workload = scenario.workload
     if max_model_len is not None and workload.input_tokens + workload.output_tokens > max_model_len:
@@ -105,7 +106,7 @@ def inspect(scenario: Scenario, base_url: str, *, tell: Callable[[str], object])
     assert scenario.seed is not None, "the seed is drawn before the target is inspected"
     try:
         counter: TokenCounter = (
-            ServerCounter(base_url, model=model, api_key=api_key)
+            ServerCounter(base_url, model=model, api_key=api_key, insecure=scenario.target.insecure)
             if workload.tokenizer is None
             else LocalCounter(workload.tokenizer)
         )
@@ -134,7 +135,9 @@ def inspect(scenario: Scenario, base_url: str, *, tell: Callable[[str], object])
     )
 
 
-def _await_models(server: _Server, scenario: Scenario, tell: Callable[[str], object]) -> list[dict[str, Any]] | None:
+def _await_models(
+    server: _Server, scenario: Scenario, tell: Callable[[str], object], pause: Callable[[float], object]
+) -> list[dict[str, Any]] | None:
     """The server's models; None when it has no such list."""
     deadline = time.monotonic() + scenario.target.ready_timeout
     waiting = False
@@ -160,7 +163,7 @@ def _await_models(server: _Server, scenario: Scenario, tell: Callable[[str], obj
         if not waiting:
             waiting = True
             tell(f"waiting up to {scenario.target.ready_timeout:g} s for {server.base_url} ({reason})")
-        gevent.sleep(0.25)
+        pause(0.25)
 
 
 def _unauthorised(base_url: str, code: int, scenario: Scenario) -> UsageError:

@@ -198,7 +198,9 @@ def _gauges(
     yield GaugeMetricFamily(
         "loadgen_requests_in_flight", "Requests in flight now, all workers; 0 once the run has ended.", value=in_flight
     )
-    yield GaugeMetricFamily("loadgen_workers", "Workers that report now; a lost one does not count.", value=len(present))
+    yield GaugeMetricFamily(
+        "loadgen_workers", "Workers that report now; a lost one does not count.", value=len(present)
+    )
     concurrency = GaugeMetricFamily(
         "loadgen_target_concurrency", "Requests in flight that the active level asks for; 0 once the run has ended."
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import ssl
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -78,15 +79,16 @@ class LocalCounter:
 class ServerCounter:
     """Counts by POST `{base_url}/tokenize`, as vLLM and the simulator answer it."""
 
-    def __init__(self, base_url: str, *, model: str | None = None, api_key: str | None = None) -> None:
+    def __init__(
+        self, base_url: str, *, model: str | None = None, api_key: str | None = None, insecure: bool = False
+    ) -> None:
         """`base_url` is the server's root; a trailing `/v1` is left off. `api_key` travels as a bearer token."""
         self._url = base_url.rstrip("/").removesuffix("/v1") + "/tokenize"
         self._model = {} if model is None else {"model": model}
         self._headers = {"Content-Type": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
-        # No proxy from the environment: the load goes to the server directly, and so does the question.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._opener = direct_opener(insecure=insecure)
 
     def count_text(self, text: str) -> int:
         """Raises `PromptError` when the server does not answer with a count."""
@@ -140,6 +142,15 @@ class ServerCounter:
         if code in (404, 405, 501):
             return PromptError(f"The server has no /tokenize: {self._url} answered {code}.", _GIVE_A_TOKENIZER)
         return PromptError(f"{self._url} answered {code}: {_excerpt(body)}", _GIVE_A_TOKENIZER)
+
+
+def direct_opener(*, insecure: bool) -> urllib.request.OpenerDirector:
+    """Asks the server as the load will: past every proxy of the environment, and with `insecure` any certificate."""
+    context = ssl.create_default_context()
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
 
 
 _GIVE_A_TOKENIZER = "give workload.tokenizer, a name on the Hugging Face hub or a folder with the model's tokenizer."

@@ -36,6 +36,7 @@ _FIGURES = (
 _QUESTIONS = {
     "highest_within_slo": "Highest load within the SLO",
     "highest_output_throughput": "Highest output throughput",
+    "repeats": "Repeats",
 }
 
 

@@ -117,6 +117,9 @@ class Load(Section):
     )
     warmup: Duration = Field(5.0, description="Time under load before the measuring window of a level opens.")
     duration: PositiveDuration = Field(20.0, description="Length of the measuring window of a level.")
+    num_runs: Annotated[int, Kind("N"), Field(ge=1, le=100)] = Field(
+        1, description="How often the whole sweep is run; more than once gives median and spread of each level."
+    )
     drain_timeout: Duration = Field(
         30.0, description="How long requests of the window may take to end afterwards; later ones count as censored."
     )
@@ -191,6 +194,8 @@ class Level:
     level: int
     """Index in the order of running, from 0."""
     concurrency: int
+    run: int
+    """Which repeat of the sweep of one server it belongs to, from 0."""
     server: dict[str, Any]
     """Every setting of the server that we start for it; empty for one that is there already."""
 
@@ -231,9 +236,12 @@ class Scenario(Section):
         return self
 
     def levels(self) -> list[Level]:
-        """The levels in the order of running: settings of the server outermost, concurrency innermost."""
-        steps = itertools.product(self._server_combinations(), self.load.concurrency)
-        return [Level(number, concurrency, server) for number, (server, concurrency) in enumerate(steps)]
+        """The levels in the order of running: settings of the server outermost, then repeats, concurrency innermost.
+
+        Repeats are whole sweeps, so that a slow drift shows as spread instead of favouring a level.
+        """
+        steps = itertools.product(self._server_combinations(), range(self.load.num_runs), self.load.concurrency)
+        return [Level(number, concurrency, run, server) for number, (server, run, concurrency) in enumerate(steps)]
 
     def _server_combinations(self) -> list[dict[str, Any]]:
         return self.server.combinations() if self.target.server is not None else [{}]

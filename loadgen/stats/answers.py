@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from loadgen.stats.repeats import repeats, representative
 from loadgen.stats.slo import ERROR_RATE
 
 Level = Mapping[str, Any]
@@ -29,7 +30,7 @@ def verdict(levels: Sequence[Level]) -> dict[str, int]:
 
 
 def answers(levels: Sequence[Level]) -> dict[str, Any]:
-    """{highest_within_slo, highest_output_throughput}; None without an SLO, or without a valid level.
+    """{highest_within_slo, highest_output_throughput, repeats}; None without an SLO, or without a valid level.
 
     Each answer has `text` (the answer and its conditions in words) and, where there is one, `level`, `concurrency` and
     `server` of the level that it rests on. With swept server settings the SLO is answered for each of them, the best
@@ -38,6 +39,7 @@ def answers(levels: Sequence[Level]) -> dict[str, Any]:
     return {
         "highest_within_slo": _highest_within_slo(levels),
         "highest_output_throughput": _highest_output_throughput(levels),
+        "repeats": repeats(levels),
     }
 
 
@@ -111,10 +113,19 @@ def _highest_within_slo(levels: Sequence[Level]) -> dict[str, Any] | None:
     groups: dict[str, list[Level]] = {}
     for level in judged:
         groups.setdefault(setting_text(level, names), []).append(level)
-    by_server = [_within_slo(group, names) for group in groups.values()]
+    by_server = [_within_slo(_one_each(group), names) for group in groups.values()]
     best = max(by_server, key=lambda answer: (answer["concurrency"] or 0, answer["output_throughput"] or 0))
     text = f"{best['text'][:1].upper()}{best['text'][1:]} SLO: {_asked(judged[0])}."
     return {**best, "text": text, "by_server": by_server if len(by_server) > 1 else []}
+
+
+def _one_each(group: Sequence[Level]) -> list[Level]:
+    """One level for each concurrency; where it was run more than once, all valid runs must meet the SLO."""
+    same: dict[int, list[Level]] = {}
+    for level in group:
+        same.setdefault(level["concurrency"], []).append(level)
+    meets = {level["level"]: _meets(level) for level in group}
+    return [representative(runs, meets=meets) for runs in same.values()]
 
 
 def _within_slo(group: Sequence[Level], names: Sequence[str]) -> dict[str, Any]:

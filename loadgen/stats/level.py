@@ -65,6 +65,7 @@ def level_object(
     level: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "level": plan.level,
+        "run": plan.run,
         "concurrency": plan.concurrency,
         "request_rate": None,
         "server": dict(plan.server),

@@ -15,17 +15,13 @@ from loadgen.record import LevelPlan, RequestRecord
 from loadgen.stats.columns import Columns, Flags, Floats, Ints, columns
 from loadgen.stats.latencies import per_request_ns
 from loadgen.stats.load import Window, within
-from loadgen.stats.trend import least_p_value, seasonal_kendall
+from loadgen.stats.trend import layout, least_p_value, seasonal_kendall
 
 FIGURES = ("achieved_concurrency", "output_throughput", "ttft", "tpot")
 LEAST_DRIFT = 0.1
 """Change over the window, as a share of the mean, below which a trend does not matter, however clear it is."""
 MOST_P_VALUE = 0.01
 """Of a hundred stationary levels at most one is suspected wrongly; it bounds all figures together."""
-MOST_CYCLES = 20
-"""More generations than this are joined: long cells are more nearly independent, and a trend needs no more."""
-# A window may end a moment short of its last generation, whose length was only an estimate when the window was chosen.
-_SHORT_OF_A_GENERATION = 0.02
 
 
 def stationarity(plan: LevelPlan, records: Sequence[RequestRecord]) -> dict[str, Any]:
@@ -90,27 +86,12 @@ class _Cells:
     """A little more than the cycles, where the window has a remainder."""
 
 
-def _layout(generations: float, most_seasons: int) -> tuple[int, int, float] | None:
-    """(cycles, seasons, share of the window that one cycle takes); None when there are not two generations.
-
-    With few cycles the seasons give the test its power: a trend over three cycles of one season has p = 1/3 at best,
-    over four seasons 0.0015. With many cycles one season is enough, and nothing within a cycle need be independent.
-    """
-    whole = int(generations + _SHORT_OF_A_GENERATION)
-    if whole < 2:
-        return None
-    joined = -(-whole // MOST_CYCLES)
-    cycles = whole // joined
-    seasons = 4 if cycles < 8 else 2 if cycles < 15 else 1
-    return cycles, min(seasons, most_seasons), min(joined / generations, 1 / cycles)
-
-
 def _edges(window: Window, generations: float) -> tuple[Ints, tuple[int, int], float] | None:
     """(instants that bound the cells, their shape, cycles a window)."""
-    layout = _layout(generations, most_seasons=4)
-    if layout is None:
+    cut = layout(generations)
+    if cut is None:
         return None
-    cycles, seasons, share = layout
+    cycles, seasons, share = cut
     cell_ns = share * (window[1] - window[0]) / seasons
     edges = window[0] + np.rint(np.arange(cycles * seasons + 1) * cell_ns).astype(np.int64)
     return edges, (cycles, seasons), 1 / share
@@ -153,10 +134,11 @@ def _by_order(duration_ns: Floats, sent_ns: Ints, begun: Flags, generations: flo
     if not n or not generations:
         return None
     in_flight = max(1, round(n / generations))
-    layout = _layout(n / in_flight, most_seasons=in_flight)
-    if layout is None:
+    cut = layout(n / in_flight)
+    if cut is None:
         return None
-    cycles, seasons, share = layout
+    cycles, seasons, share = cut
+    seasons = min(seasons, in_flight)
     a_cycle = min(max(1, round(n * share)), n // cycles)
     # Requests sent at one instant are ordered by duration, so that the order of the records does not matter.
     ordered = duration_ns[measured][np.lexsort((duration_ns[measured], sent_ns[measured]))]

@@ -21,7 +21,11 @@ BATCH = 5
 FEWEST_BATCHES = 10
 """Fewer say nothing of a trend (Hoad, Robinson & Davies 2010 begin with as many)."""
 FLAT = 0.01
-"""A series that varies by less than this share of its mean has nothing to settle."""
+"""A series whose standard deviation is at most this share of its mean has nothing left to settle."""
+FEWEST_GENERATIONS = 2.0
+"""The steady part must hold so many times the mean time of a request: one to compare with the other."""
+MOST_CHANGE = 0.03
+"""Between the two halves of the steady part, whole generations each: as much change as a window is allowed to have."""
 _NO_TTFT = -1
 
 
@@ -55,23 +59,25 @@ def mser5_truncation(values: Floats) -> int | None:
     MSER-5: of the means of five consecutive observations Y_1 … Y_n leave out the d that minimises
     Σ_{i>d} (Y_i − mean_{i>d})² / (n − d)², the marginal standard error of the mean of what is kept (White, "An
     effective truncation heuristic for bias reduction in simulation output", Simulation 69(6), 1997; White, Cobb &
-    Spratt, WSC 2000). Where that d lies in the second half, n is too small to tell (Franklin & White, WSC 2008); the
+    Spratt, WSC 2000). Where that d is not in the first half, n is too small to tell (Franklin & White, WSC 2008); the
     last five means are no candidates, since a few that happen to be alike would win (Hoad, Robinson & Davies,
-    J. Oper. Res. Soc. 61, 2010). A series that varies by less than `FLAT` needs no truncation.
+    J. Oper. Res. Soc. 61, 2010). What varies by less than `FLAT` is kept in any case: without noise an exponential
+    approach would never end.
     """
     n = values.size // BATCH
     if n < FEWEST_BATCHES:
         return None
     means = values[: n * BATCH].reshape(n, BATCH).mean(axis=1)
-    if float(means.std()) <= FLAT * abs(float(means.mean())):
-        return 0
-    means = means - means.mean()
     kept = np.arange(n, 0, -1)
-    sums = np.cumsum(means[::-1])[::-1]
-    squares = np.cumsum((means**2)[::-1])[::-1]
-    error = ((squares - sums**2 / kept) / kept**2)[: n - BATCH + 1]
-    d = int(np.argmin(error))
-    return None if d > n / 2 else d * BATCH
+    sums = np.cumsum((means - means.mean())[::-1])[::-1]
+    squares = np.cumsum(((means - means.mean()) ** 2)[::-1])[::-1]
+    variance = np.maximum(squares / kept - (sums / kept) ** 2, 0.0)
+    candidates = n - BATCH + 1
+    flat = variance <= (FLAT * (means.mean() + sums / kept)) ** 2
+    d = int(np.argmin((variance / kept)[:candidates]))
+    if flat[:candidates].any():
+        d = min(d, int(np.argmax(flat)))
+    return d * BATCH if d < n / 2 else None
 
 
 class SettleDetector:
@@ -79,7 +85,9 @@ class SettleDetector:
 
     Settled means: every user has finished a request that it began in this level (before that, the start itself is what
     is seen: empty queues, users in lockstep); MSER-5 finds the start-up of both token throughput and TTFT in the first
-    half of what was seen; and what is left holds at least one generation, the mean time of a request.
+    half of what was seen; what is left holds two generations, a generation being the mean time of a request; and
+    throughput is about the same in both its halves, cut at whole generations: a swing within them hides from MSER-5
+    what changes from one to the next.
     """
 
     def __init__(self, *, workers: int, users: int, began_ns: int, all_there_ns: int, most_s: float = MOST_S) -> None:
@@ -135,7 +143,10 @@ class SettleDetector:
             since_ns = (self._all_there_ns + horizon_ns) // 2
         finished_ns, e2e_ns, ttft_ns = self._ended()
         ok = ttft_ns != _NO_TTFT
-        n = int((ok & (finished_ns >= since_ns) & (finished_ns < horizon_ns)).sum())
+        counted = ok & (finished_ns < horizon_ns)
+        if not (counted & (finished_ns >= since_ns)).any():
+            since_ns = self._all_there_ns
+        n = int((counted & (finished_ns >= since_ns)).sum())
         if n == 0:
             return Pace(None, None, 0)
         # The long requests of a short time are those still running. Only every user's first one is complete, so it
@@ -170,9 +181,24 @@ class SettleDetector:
             since_ns = max(since_ns, int(finished_ns[measured[ttft_from]]) if ttft_from else since_ns)
         generation_s = float(e2e_ns[ok].mean()) / 1e9
         steady_s = (self._horizon_ns() - since_ns) / 1e9
-        if steady_s < generation_s:
-            return None, f"steady for {steady_s:.1f} s, less than a request takes ({generation_s:.1f} s)"
-        return since_ns, f"steady for {steady_s:.1f} s (MSER-5), {steady_s / generation_s:.1f} requests a user"
+        if steady_s < FEWEST_GENERATIONS * generation_s:
+            needed_s = FEWEST_GENERATIONS * generation_s
+            return None, f"steady for {steady_s:.1f} s of the {needed_s:.1f} s in which every user sends two requests"
+        change = self._change(bins, int(steady_s / generation_s / 2) * generation_s)
+        if abs(change) > MOST_CHANGE:
+            return (
+                None,
+                f"throughput has {'risen' if change > 0 else 'fallen'} by {abs(change):.0%} in {steady_s:.1f} s",
+            )
+        return since_ns, f"steady for {steady_s:.1f} s, {steady_s / generation_s:.1f} requests a user (MSER-5)"
+
+    def _change(self, end: int, half_s: float) -> float:
+        """Throughput of the last `half_s` seconds before bin `end` against the half before, as a share of their mean."""
+        arrived = np.concatenate(([0.0], np.cumsum(self._tokens[:end])))
+        half = half_s * 1e9 / BIN_NS
+        before, between, after = np.interp([end - 2 * half, end - half, end], np.arange(end + 1), arrived)
+        mean = float(after - before) / 2
+        return float(after - 2 * between + before) / mean if mean > 0 else 0.0
 
     def _horizon_ns(self) -> int:
         """Until when every worker has told its tokens."""

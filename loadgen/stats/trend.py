@@ -13,6 +13,27 @@ import numpy as np
 
 from loadgen.stats.columns import Floats
 
+MOST_CYCLES = 20
+"""More generations than this are joined: long cells are more nearly independent, and a trend needs no more."""
+# A window may end a moment short of its last generation, whose length was only an estimate when the window was chosen.
+_SHORT_OF_A_GENERATION = 0.02
+
+
+def layout(generations: float) -> tuple[int, int, float] | None:
+    """How to cut a stretch of `generations`: (cycles, seasons, share of the stretch that one cycle takes).
+
+    None when it does not hold two generations. With few cycles the seasons give the test its power: a trend over three
+    cycles of one season has p = 1/3 at best, over four seasons 0.0015. With many cycles one season is enough, and
+    nothing within a cycle need be independent.
+    """
+    whole = int(generations + _SHORT_OF_A_GENERATION)
+    if whole < 2:
+        return None
+    joined = -(-whole // MOST_CYCLES)
+    cycles = whole // joined
+    seasons = 4 if cycles < 8 else 2 if cycles < 15 else 1
+    return cycles, seasons, min(joined / generations, 1 / cycles)
+
 
 @dataclass(frozen=True, slots=True)
 class Trend:

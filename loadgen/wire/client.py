@@ -48,15 +48,18 @@ class Limits:
     def exceeded(self, exchange: Exchange, now_ns: int) -> tuple[str, str] | None:
         """(status, reason) of the limit that an open exchange has exceeded, if any."""
         began_ns = exchange.dispatched_ns
+        exchange.note_sent()
         if _over(self.total_ns, began_ns, now_ns):
             return record.TIMEOUT_TOTAL, f"the request took longer than {_seconds(self.total_ns)}"
         if exchange.connected_ns is None:
             if _over(self.connect_ns, began_ns, now_ns):
                 return record.TIMEOUT_CONNECT, f"no connection within {_seconds(self.connect_ns)}"
-        elif exchange.response_started_ns is None and _over(self.first_byte_ns, exchange.connected_ns, now_ns):
+        elif exchange.sent_ns is None:
+            pass
+        elif exchange.response_started_ns is None and _over(self.first_byte_ns, exchange.sent_ns, now_ns):
             return record.TIMEOUT_FIRST_BYTE, f"no byte of the answer within {_seconds(self.first_byte_ns)}"
         elif exchange.last_event_ns is None:
-            if _over(self.first_token_ns, exchange.connected_ns, now_ns):
+            if _over(self.first_token_ns, exchange.sent_ns, now_ns):
                 return record.TIMEOUT_FIRST_TOKEN, f"no token within {_seconds(self.first_token_ns)}"
         elif _over(self.between_tokens_ns, exchange.last_event_ns, now_ns):
             return record.TIMEOUT_BETWEEN_TOKENS, f"the stream stalled for {_seconds(self.between_tokens_ns)}"
@@ -92,7 +95,6 @@ class StampingHandler(ResponseHandler):
         self._wire.sent_ns = None
         if exchange is not None:
             exchange.connected_ns = time.monotonic_ns()
-            exchange.kernel_stamps = self._wire.kernel_stamps
             exchange.wire = self._wire
         super().set_response_params(**params)
 
@@ -102,6 +104,7 @@ class StampingHandler(ResponseHandler):
             super().data_received(data)
             return
         wire = self._wire
+        exchange.kernel_stamps = wire.kernel_stamps
         if wire.kernel_stamps:
             arrival_ns = wire.arrival_ns
             exchange.read_delay_ns = max(exchange.read_delay_ns, wire.read_ns - arrival_ns)

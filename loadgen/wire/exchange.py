@@ -51,6 +51,7 @@ class Exchange:
     last_arrival_ns: int | None = None
     """Arrival of the latest read, whatever it brought."""
     kernel_stamps: bool = False
+    """Whether every arrival is the kernel's."""
     read_delay_ns: int = 0
     """The longest time that bytes of this answer lay in the kernel before they were read; 0 without kernel stamps."""
     finished_ns: int | None = None

@@ -80,8 +80,6 @@ class WireTransport(asyncio.Transport):
     """A plain TCP connection. `arrival_ns` is the kernel's time of the bytes that `data_received` is being given,
     `sent_ns` the instant just before the last `send`; both on the monotonic clock."""
 
-    kernel_stamps = True
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -107,7 +105,10 @@ class WireTransport(asyncio.Transport):
         self.arrival_ns = 0
         self.read_ns = 0
         self.sent_ns: int | None = None
-        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        self.kernel_stamps = True
+        """Whether every arrival so far was the kernel's; once a read came without a stamp, False."""
+        with contextlib.suppress(OSError):  # a system without them: the first read will show it
+            sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         protocol.connection_made(self)
         loop.add_reader(self._fd, self._read_ready)
 
@@ -138,6 +139,7 @@ class WireTransport(asyncio.Transport):
                 seconds * 1_000_000_000 + nanoseconds, not_before_ns=self.arrival_ns, now_ns=now_ns
             )
         else:
+            self.kernel_stamps = False
             self.arrival_ns = now_ns
         self._protocol.data_received(data)
 
@@ -299,7 +301,7 @@ class WireLoop(uvloop.Loop):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self._kernel_clock = KernelClock()
+        self.kernel_clock = KernelClock()
         self._transports: set[WireTransport] = set()
         self._error_check: asyncio.TimerHandle | None = None
 
@@ -318,7 +320,7 @@ class WireLoop(uvloop.Loop):  # type: ignore[misc]
             return await super().create_connection(protocol_factory, *args, sock=sock, ssl=ssl, **options)  # type: ignore[no-any-return]
         assert sock is not None
         protocol = protocol_factory()
-        transport = WireTransport(self, sock, protocol, self._kernel_clock, self._transports.discard)
+        transport = WireTransport(self, sock, protocol, self.kernel_clock, self._transports.discard)
         self._transports.add(transport)
         if self._error_check is None:
             self._error_check = self.call_later(self.ERROR_CHECK_S, self._check_errors)

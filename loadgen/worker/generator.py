@@ -21,10 +21,12 @@ from loadgen.record import RequestRecord, WorkerHealth
 from loadgen.wire.client import Client, Limits
 from loadgen.wire.decode import decode
 from loadgen.wire.exchange import Endpoint, Exchange
+from loadgen.wire.transport import WireLoop
 from loadgen.worker.health import HealthProbe
 from loadgen.worker.prompt_queue import PromptQueue
 
 _DRAIN_POLL_S = 0.02
+_GIVEN_UP = (record.CENSORED, "still open at the end of the drain")
 
 
 class Generator:
@@ -37,15 +39,17 @@ class Generator:
         self.client = Client(
             plan.base_url, endpoint, limits=Limits(**plan.limits_ns), api_key=api_key, insecure=plan.insecure
         )
-        self.health = HealthProbe(asyncio.get_running_loop())
-        self.finished: collections.deque[tuple[RequestRecord, int]] = collections.deque()
-        """Records that the hub has not taken yet, each with its slot in the table of open requests."""
+        self.health = HealthProbe(cast(WireLoop, asyncio.get_running_loop()))
+        self.finished: collections.deque[tuple[RequestRecord, int | None]] = collections.deque()
+        """Records that the hub has not taken yet, each with the slot in the table of open requests that it frees."""
         self.level = -1
         self.ramp_ns = 0
         self._prompts: PromptQueue | None = None
         self._endpoint = endpoint
         self._slots: dict[Exchange, int] = {}
-        """Slot of every open request that is in no record yet."""
+        """Slot of every open request."""
+        self._given_up: set[Exchange] = set()
+        """Open requests that are recorded as censored already; their real end replaces that record."""
 
     def begin_level(self, level: int, ramp_ns: int, prompts: PromptQueue) -> None:
         """Requests dispatched from here on belong to `level`."""
@@ -75,11 +79,13 @@ class Generator:
             await self.client.send(body, exchange, f"{plan.nonce}-{level}-{index}")
         finally:
             request = decode(exchange)
-            slot = self._slots.pop(exchange, None)
-            if slot is not None:  # else it was recorded as censored, and its end belongs to no window
-                self.finished.append((request, slot))
-                if request.kernel_stamps:
-                    self.health.note_read_delay(exchange.read_delay_ns)
+            if exchange in self._given_up:
+                # Its level is over and has it as censored; what came since is part of the next level's load.
+                self._given_up.discard(exchange)
+                request = dataclasses.replace(request, status=_GIVEN_UP[0], reason=_GIVEN_UP[1])
+            self.finished.append((request, self._slots.pop(exchange)))
+            if request.kernel_stamps:
+                self.health.note_read_delay(exchange.read_delay_ns)
         return request
 
     async def measure(self, window: Window, done: Callable[[WorkerHealth], object]) -> None:
@@ -100,7 +106,7 @@ class Generator:
         done(health)
 
     def _open_since_before(self, instant_ns: int) -> list[Exchange]:
-        return [exchange for exchange in self._slots if exchange.dispatched_ns < instant_ns]
+        return [e for e in self._slots if e.dispatched_ns < instant_ns and e not in self._given_up]
 
     def _give_up(self, exchange: Exchange) -> None:
         """Records what has arrived so far; the request itself runs on, so the load stays unchanged."""
@@ -110,9 +116,10 @@ class Generator:
             chunks=list(exchange.chunks),
             chunk_ns=exchange.chunk_ns[:],
             finished_ns=time.monotonic_ns(),
-            failure=(record.CENSORED, "still open at the end of the drain"),
+            failure=_GIVEN_UP,
         )
-        self.finished.append((decode(snapshot), self._slots.pop(exchange)))
+        self._given_up.add(exchange)
+        self.finished.append((decode(snapshot), None))
 
     def events_in_flight(self) -> int:
         """Events of open requests that surely carried a token: the last three may be finish, usage and [DONE]."""

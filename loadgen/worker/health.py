@@ -10,6 +10,7 @@ import numpy as np
 
 from loadgen.record import WorkerHealth
 from loadgen.stats.percentile import nearest_rank
+from loadgen.wire.transport import WireLoop
 
 _PROBE_S = 0.01
 
@@ -17,7 +18,8 @@ _PROBE_S = 0.01
 class HealthProbe:
     """Lives on the event loop, whose thread it measures; `begin` and `end` bracket a window."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: WireLoop) -> None:
+        self._loop = loop
         self._lag_ns = array("q")
         self._read_delay_ns = array("q")
         self._kernel_stamps = False
@@ -34,6 +36,7 @@ class HealthProbe:
         self._wall_ns = time.monotonic_ns()
         self._thread_ns = time.thread_time_ns()
         self._process_ns = time.process_time_ns()
+        self._refused = self._loop.kernel_clock.refused
 
     def note_read_delay(self, delay_ns: int) -> None:
         """The longest read delay of one answer whose reads carried kernel stamps."""
@@ -53,6 +56,7 @@ class HealthProbe:
             read_delay_p99_ms=read_delay_p99,
             cpu_loop_thread=(time.thread_time_ns() - self._thread_ns) / wall_ns,
             cpu_process=(time.process_time_ns() - self._process_ns) / wall_ns,
+            refused_stamps=self._loop.kernel_clock.refused - self._refused,
             clock_offset_ns=clock_offset_ns,
             clock_error_ns=clock_error_ns,
         )

@@ -44,12 +44,13 @@ class Ledger:
         self.blocks = 0
         """Blocks written so far."""
 
-    def write(self, finished: Sequence[tuple[RequestRecord, int]]) -> None:
+    def write(self, finished: Sequence[tuple[RequestRecord, int | None]]) -> None:
         """Records, each with its slot in the table. Raises OSError when the spool cannot be written."""
         self._append(spool.encode_records([request for request, _ in finished]))
         self.records += len(finished)
         for _, slot in finished:
-            self.table.end(slot)
+            if slot is not None:
+                self.table.end(slot)
 
     def write_health(self, health: WorkerHealth) -> None:
         """The worker's own figures of a level. Raises OSError when the spool cannot be written."""

@@ -10,6 +10,7 @@ import gc
 import os
 import signal
 import socket
+import sys
 import time
 from typing import Any, cast
 
@@ -58,12 +59,13 @@ class WorkerProcess:
         """Said and not acknowledged yet."""
         self._problem = False
         locust.events.report_to_master.add_listener(self._report)
+        print(f"awaiting the controller at {master_host}:{master_port}", file=sys.stderr, flush=True)
         try:
             self._runner = self._environment.create_worker_runner(master_host, master_port)
         except ConnectionError:
             raise LoadgenError(
                 f"No controller answered at {master_host}:{master_port}.",
-                hint="start `loadgen run --expect-workers …` first, and check host and port",
+                hint="start `loadgen run --expect-workers …`, and check host and port",
             ) from None
         for name, listener, concurrent in (
             (messages.PING, self._on_ping, False),
@@ -227,7 +229,8 @@ class WorkerProcess:
         except OSError as error:
             self._give_up(error)
             return
-        records = [request for request, _ in finished]
+        # A request given up as censored comes a second time when it ends, and is counted then.
+        records = [request for request, slot in finished if slot is not None]
         self._live.add(records)
         for request in records:
             self._tell_locust(request, load.plan.endpoint)

@@ -62,10 +62,10 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(name: str) -> None:
 
 
 def command_lines(path: Path) -> Iterator[str]:
-    """Lines of code blocks that begin with `loadgen `, a prompt before it and a continued line behind it allowed."""
+    """Lines of code blocks that begin with `loadgen `, after a prompt and the environment's path if need be."""
     for block in _FENCE.findall(path.read_text(encoding="utf-8")):
         for line in block.replace("\\\n", " ").splitlines():
-            line = line.strip().removeprefix("$ ")
+            line = line.strip().removeprefix("$ ").removeprefix(".venv/bin/")
             if line.startswith("loadgen "):
                 yield line
 
@@ -190,7 +190,7 @@ def real_level() -> dict[str, Any]:
     records = closed_loop(settings, concurrency=4, input_tokens=64, output_tokens=16, duration_ns=1_500_000_000)
     window = (records[0].dispatched_ns, records[0].dispatched_ns + 1_000_000_000)
     records[3:6] = [_failed(one) for one in records[3:6]]
-    health = WorkerHealth(0, 0, 0.1, 0.2, 0.3, 0.1, 0.5, 0.6, 0, 0)
+    health = WorkerHealth(0, 0, 0.1, 0.2, 0.3, 0.1, 0.5, 0.6, 0, 0, 0)
     plan = LevelPlan(0, 4, *window, server={"max_num_seqs": 16}, lost_workers=1, workers=2)
     return level_object(plan, records, [health], slo={"ttft_p95": 500.0, "error_rate": 0.01})
 
@@ -223,11 +223,11 @@ def test_every_field_has_the_unit_of_its_name_and_a_meaning() -> None:
 
 
 def test_every_figure_of_the_summary_is_documented_and_no_other() -> None:
-    levels = [real_level()]
-    levels[0] |= {"valid": True}
+    levels = [real_level() | {"valid": True, "level": number, "run": number} for number in range(2)]
     said = fields({"answers": answers(levels), "verdict": verdict(levels)}) - {"answers", "verdict"}
     written = {name for name in documented("field") if name.startswith(("answers.", "verdict."))}
-    assert written == {re.sub(r"(\.server)\..*", r"\1", name) for name in said}
+    said = {re.sub(r"(\.server)\..*", r"\1", name) for name in said}
+    assert written == {re.sub(r"(\.figures)\.[a-z0-9_]+", r"\1.FIGURE", name) for name in said}
 
 
 def test_every_latency_status_and_rule_is_documented_and_no_other() -> None:

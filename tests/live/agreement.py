@@ -63,9 +63,10 @@ def mean_itl_ms(sweep: Sweep, level: int) -> Pair:
     return Pair(sweep.summary[level]["mean_itl_ms"], mean_s * 1e3)
 
 
-def mean_ttft_ms(sweep: Sweep) -> Pair:
+def mean_ttft_ms(sweep: Sweep) -> Pair | None:
     """Over all levels, warm-up and drain included: both means are of the same requests, between two scrapes at which
     both sides had seen the same number of first tokens. So neither the probe nor the last, abandoned requests matter.
+    None when there are no two such scrapes: a request is missing, or there twice.
 
     vLLM's begins when its handler has the request and ends when the token reaches its front end, before it is written
     to the socket: ours must be a little longer.
@@ -83,6 +84,8 @@ def mean_ttft_ms(sweep: Sweep) -> Pair:
         if sweep.plans[0].window_start_ns <= s.at_ns <= sweep.plans[-1].window_end_ns
         and s.value(f"{histogram}_count") - probes_and_earlier == sum(at_ns < s.at_ns for at_ns, _ in ours_ns)
     ]
+    if len(in_step) < 2:
+        return None
     first, last = in_step[0], in_step[-1]
     mean_ns = statistics.mean(ttft_ns for at_ns, ttft_ns in ours_ns if first.at_ns <= at_ns < last.at_ns)
     return Pair(mean_ns / 1e6, _mean_between(first, last, histogram) * 1e3)
@@ -121,7 +124,7 @@ def table(sweep: Sweep) -> list[str]:
     ended = sweep.rise("vllm:request_generation_tokens_count")
     return [
         *lines,
-        f"mean TTFT ms: {ttft.ours:.1f} / {ttft.vllm:.1f}",
+        f"mean TTFT ms: {ttft.ours:.1f} / {ttft.vllm:.1f}" if ttft else "mean TTFT ms: the two saw different requests",
         f"requests: {len(sweep.finished)} ok and one probe / {ended:.0f} finished; {len(sweep.unfinished)} abandoned",
         f"tokens: {delivered} delivered and {PROBE_OUTPUT_TOKENS} of the probe / {generated:.0f} generated",
     ]

@@ -86,7 +86,7 @@ def running_vllm(environment: Environment, core: int, log: Path) -> Iterator[Vll
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "VLLM_CPU_KVCACHE_SPACE": "2",
-        # "auto" sets its own affinity from the machine's cores, which would leave the core that it was started on.
+        # So that nothing depends on how vLLM shares out cores by itself: "auto" also reserves some.
         "VLLM_CPU_OMP_THREADS_BIND": str(core),
     }
     began_ns = time.monotonic_ns()

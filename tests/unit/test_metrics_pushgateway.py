@@ -128,7 +128,7 @@ def test_an_address_that_is_none_is_refused_before_the_run_with_its_option(url: 
 def test_the_real_gateway_shows_the_levels_under_the_scenarios_name(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{(port := free_port())}"
     with (tmp_path / "log").open("wb") as log:
-        command = ["prometheus-pushgateway", f"--web.listen-address=127.0.0.1:{port}"]
+        command = ["prometheus-pushgateway", f"--web.listen-address=127.0.0.1:{port}", "--persistence.file="]
         process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
             deadline = time.monotonic() + 10

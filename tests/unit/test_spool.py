@@ -56,6 +56,7 @@ HEALTH = WorkerHealth(
     read_delay_p99_ms=None,
     cpu_loop_thread=0.5,
     cpu_process=0.6,
+    refused_stamps=0,
     clock_offset_ns=-17,
     clock_error_ns=3,
 )

@@ -84,4 +84,4 @@ def test_without_an_slo_or_a_valid_level_there_is_no_answer() -> None:
     without = {**level(4, 1, 100.0), "slo": None}
     assert answers([without])["highest_within_slo"] is None
     assert answers([level(4, 1, 1.0, valid=False)])["highest_output_throughput"] is None
-    assert answers([]) == {"highest_within_slo": None, "highest_output_throughput": None}
+    assert answers([]) == {"highest_within_slo": None, "highest_output_throughput": None, "repeats": None}
