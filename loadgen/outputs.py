@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -16,8 +17,16 @@ from loadgen.scenario.model import Scenario
 from loadgen.stats.answers import answers, verdict
 
 
-def write_outputs(folder: RunFolder, console: Console) -> int:
-    """Judges the run from its records, writes every file of the folder, prints the table; gives the exit code.
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What was said of a run."""
+
+    levels: list[dict[str, Any]]
+    exit_code: int
+
+
+def write_outputs(folder: RunFolder, console: Console) -> Judged:
+    """Judges the run from its records, writes every file of the folder, prints the table.
 
     The last line printed is `run folder: PATH`.
     """
@@ -40,7 +49,7 @@ def write_outputs(folder: RunFolder, console: Console) -> int:
             console.print(Text(answer["text"]))
     console.print(f"report: {folder.path / 'report.html'}", highlight=False, soft_wrap=True)
     console.print(f"run folder: {folder.path}", highlight=False, soft_wrap=True)
-    return judged["exit_code"]
+    return Judged(levels, judged["exit_code"])
 
 
 def conditions(scenario: Scenario, provenance: dict[str, Any]) -> dict[str, Any]:

@@ -28,4 +28,4 @@ def recover(
     folder = RunFolder.open(run)
     for spool in spools or []:
         folder.adopt(spool)
-    raise typer.Exit(write_outputs(folder, Console()))
+    raise typer.Exit(write_outputs(folder, Console()).exit_code)

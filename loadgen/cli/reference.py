@@ -15,6 +15,7 @@ import yaml
 
 from loadgen.cli import COMMANDS, GROUPS, load_command
 from loadgen.cli.options import SLO_OPTION, aliases, option_names
+from loadgen.metrics.reference import prometheus_page
 from loadgen.scenario.keys import Key, scenario_keys, section_models
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -146,6 +147,7 @@ DOCUMENTS = {
     "docs/reference-scenario.md": scenario_reference,
     "scenarios/README.md": scenario_table,
     "docs/reference-cli.md": command_reference,
+    "docs/prometheus.md": prometheus_page,
 }
 """Each document, by its path from the root of the project, and what it should hold."""
 

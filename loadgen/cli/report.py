@@ -20,4 +20,4 @@ def report(
     from loadgen.outputs import write_outputs
     from loadgen.run_folder import RunFolder
 
-    raise typer.Exit(write_outputs(RunFolder.open(run), Console()))
+    raise typer.Exit(write_outputs(RunFolder.open(run), Console()).exit_code)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from gevent.event import Event
@@ -33,6 +34,7 @@ class LiveRun:
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
         self._metrics = LiveMetrics(scenario=scenario.name, version=__version__)
+        self._levels: set[int] = set()
         self._server: MetricsServer | None = None
         self._workers: dict[int, Worker] = {}
         self._console = Console(stderr=True)
@@ -68,6 +70,7 @@ class LiveRun:
                 self._metrics.remove_worker(worker.index)
 
     def add_level(self, level: dict[str, Any]) -> None:
+        self._levels.add(level["level"])
         self._metrics.add_level(level)
 
     def figures(self) -> dict[str, Any]:
@@ -82,10 +85,20 @@ class LiveRun:
             "failed": self._metrics.failed(),
         }
 
-    def finish(self, stop: Event) -> None:
-        """The run is over: pushes its levels, and keeps /metrics up as `metrics.linger` says, or until `stop` is set again."""
+    def end_load(self) -> None:
+        """Nothing is in flight any more."""
         self._remove_lost()
         self._metrics.finished()
+
+    def finish(self, levels: Sequence[dict[str, Any]], stop: Event) -> None:
+        """The run is over and these are its levels: shows those that are not shown yet (an interrupted one), pushes them,
+        and keeps /metrics up as `metrics.linger` says, or until `stop` is set.
+
+        A signal that ended the run has been cleared from `stop`: one that is there came later, and ends the wait too.
+        """
+        for level in levels:
+            if level["level"] not in self._levels:
+                self.add_level(level)
         self._push()
         if self._server is not None:
             self._linger(self._server, stop)
@@ -104,10 +117,8 @@ class LiveRun:
     def _linger(self, server: MetricsServer, stop: Event) -> None:
         ended_s = time.monotonic()
         linger = self._asked_linger() or server.scrapes.linger(ended_s)
-        if linger is None or linger.seconds <= 0:
+        if linger is None or linger.seconds <= 0 or stop.is_set():
             return
-        # A signal that came before this ended the run; the next one ends the wait.
-        stop.clear()
         self._say(
             f"/metrics stays up for {round(linger.seconds, 1):g} s, since {linger.reason}; Ctrl-C ends it at once"
         )

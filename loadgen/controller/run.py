@@ -134,7 +134,7 @@ class _Controller:
     def _pause(self, seconds: float) -> None:
         """Lets the other greenlets work; raises RunInterruptedError when a signal has asked the run to end."""
         if self._stop.is_set():
-            raise RunInterruptedError("The run was interrupted before anything was measured.")
+            raise RunInterruptedError("The run was interrupted.")
         gevent.sleep(seconds)
 
     def _stop_server(self) -> None:
@@ -201,7 +201,6 @@ class _Controller:
         )
         display = Display(self._console, progress, self._live.figures)
         failure: LoadgenError | None = None
-        exit_code: int | None = None
         try:
             reader = RunReader(self._folder)
             for _ in self._sweep(levels, progress):
@@ -209,19 +208,21 @@ class _Controller:
                     self._live.add_level(level)
                     display.say(level_line(level, progress))
                     write_level(self._folder.path, level)
-        except RunInterruptedError:
-            exit_code = RunInterruptedError.exit_code
+        except RunInterruptedError as error:
+            failure = error
+            self._stop.clear()  # it has been heard; another one ends the wait for a last scrape
         except LoadgenError as error:
             failure = error
         finally:
             progress.enter("writing")
             self._fleet.finish()
+            self._live.end_load()
             display.close()
-        judged = write_outputs(self._folder, Console())
-        self._live.finish(self._stop)
         if failure is not None:
-            raise failure
-        return judged if exit_code is None else exit_code
+            display.say(failure.report())
+        judged = write_outputs(self._folder, Console())
+        self._live.finish(judged.levels, self._stop)
+        return judged.exit_code if failure is None else failure.exit_code
 
     def _sweep(self, levels: list[Level], progress: Progress) -> Iterator[LevelPlan]:
         sweep = Sweep(self._fleet, self._folder, self._scenario.load, self._pause, progress)

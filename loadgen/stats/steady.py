@@ -25,7 +25,7 @@ FLAT = 0.01
 FEWEST_GENERATIONS = 2.0
 """The steady part must hold so many times the mean time of a request: one to compare with the other."""
 MOST_CHANGE = 0.03
-"""Between the two halves of the steady part, whole generations each: as much change as a window is allowed to have."""
+"""Of throughput, between the two halves of the steady part."""
 _NO_TTFT = -1
 
 
@@ -103,6 +103,7 @@ class SettleDetector:
         self._first_bin = -(-all_there_ns // BIN_NS)
         self._tokens: list[float] = []
         self._told: dict[int, int] = {}
+        self._done: set[tuple[int, int]] = set()
         self._first_e2e_ns: dict[tuple[int, int], int] = {}
         self._finished_ns, self._e2e_ns, self._ttft_ns = array("q"), array("q"), array("q")
 
@@ -120,7 +121,9 @@ class SettleDetector:
         ):
             if dispatched_ns >= self._began_ns:
                 e2e_ns = finished_ns - dispatched_ns
-                self._first_e2e_ns.setdefault((worker, user), e2e_ns)
+                self._done.add((worker, user))
+                if ttft_ns is not None:
+                    self._first_e2e_ns.setdefault((worker, user), e2e_ns)
                 self._finished_ns.append(finished_ns)
                 self._e2e_ns.append(e2e_ns)
                 self._ttft_ns.append(_NO_TTFT if ttft_ns is None else ttft_ns)
@@ -162,8 +165,8 @@ class SettleDetector:
         bins = (self._horizon_ns() // BIN_NS) - self._first_bin
         if bins < FEWEST_BATCHES * BATCH:
             return None, f"the users have been there for {max(0, bins) / 10:.1f} s"
-        if len(self._first_e2e_ns) < self._users:
-            return None, f"{len(self._first_e2e_ns)} of {self._users} users have finished a request"
+        if len(self._done) < self._users:
+            return None, f"{len(self._done)} of {self._users} users have finished a request"
         finished_ns, e2e_ns, ttft_ns = self._ended()
         inside: Flags = finished_ns >= self._all_there_ns
         ok = ttft_ns != _NO_TTFT
@@ -186,10 +189,8 @@ class SettleDetector:
             return None, f"steady for {steady_s:.1f} s of the {needed_s:.1f} s in which every user sends two requests"
         change = self._change(bins, int(steady_s / generation_s / 2) * generation_s)
         if abs(change) > MOST_CHANGE:
-            return (
-                None,
-                f"throughput has {'risen' if change > 0 else 'fallen'} by {abs(change):.0%} in {steady_s:.1f} s",
-            )
+            direction = "risen" if change > 0 else "fallen"
+            return None, f"throughput has {direction} by {abs(change):.0%} within {steady_s:.1f} s"
         return since_ns, f"steady for {steady_s:.1f} s, {steady_s / generation_s:.1f} requests a user (MSER-5)"
 
     def _change(self, end: int, half_s: float) -> float:

@@ -67,7 +67,7 @@ def finish_run(url: str, levels: int = 2) -> None:
     live.set_model("m")
     for level in LEVELS[:levels]:
         live.add_level(level)
-    live.finish(Event())
+    live.finish([], Event())
 
 
 def test_a_gateway_gets_the_finished_levels_as_metrics_prom_has_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,7 +101,7 @@ def scrape(url: str) -> None:
 
 def finish_s(live: LiveRun, stop: Event) -> float:
     began = time.monotonic()
-    live.finish(stop)
+    live.finish([], stop)
     return time.monotonic() - began
 
 
@@ -138,13 +138,22 @@ def test_a_given_linger_is_taken_as_it_is_though_nobody_scraped(capsys: pytest.C
     assert "for 0.7 s, since metrics.linger asks for it" in capsys.readouterr().err
 
 
-def test_only_a_second_signal_ends_the_wait() -> None:
+def test_a_signal_ends_the_wait() -> None:
     stop = Event()
-    stop.set()  # the one that ended the run
     with serving("30s") as (live, _):
         gevent.get_hub().loop.update_now()  # its clock stood still while the hub had no turn
         gevent.spawn_later(0.5, stop.set)
         assert 0.3 < finish_s(live, stop) < 2
+
+
+def test_a_signal_that_came_while_the_files_were_written_ends_the_wait_before_it_begins(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stop = Event()
+    stop.set()
+    with serving("30s") as (live, _):
+        assert finish_s(live, stop) < 0.5
+    assert capsys.readouterr().err == ""
 
 
 def test_a_run_without_an_endpoint_does_not_wait() -> None:
