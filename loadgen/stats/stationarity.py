@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from loadgen.record import LevelPlan, RequestRecord
-from loadgen.stats.columns import MISSING, Columns, Flags, Floats, Ints, columns
+from loadgen.stats.columns import Columns, Flags, Floats, Ints, columns
 from loadgen.stats.latencies import per_request_ns
 from loadgen.stats.load import Window, within
 from loadgen.stats.trend import layout, least_p_value, seasonal_kendall
 
-FIGURES = ("achieved_concurrency", "output_throughput", "input_throughput", "ttft", "tpot")
+FIGURES = ("achieved_concurrency", "output_throughput", "ttft", "tpot")
 LEAST_DRIFT = 0.1
 """Change over the window, as a share of the mean, below which a trend does not matter, however clear it is."""
 MOST_P_VALUE = 0.01
@@ -53,8 +53,7 @@ def window_stationarity(c: Columns, window: Window) -> dict[str, Any]:
     durations = per_request_ns(c)
     cells = {
         "achieved_concurrency": _concurrency(c, window, generations),
-        "output_throughput": _rate(c.arrivals_ns, np.where(c.failed[c.request], 0.0, c.tokens), window, generations),
-        "input_throughput": _rate(c.first_token_ns, _prompt_tokens(c), window, generations),
+        "output_throughput": _throughput(c, window, generations),
         **{name: _by_order(durations[name], c.anchor_ns, begun, generations) for name in ("ttft", "tpot")},
     }
     figures = {name: _drift(cells[name]) for name in FIGURES}
@@ -98,21 +97,15 @@ def _edges(window: Window, generations: float) -> tuple[Ints, tuple[int, int], f
     return edges, (cycles, seasons), 1 / share
 
 
-def _prompt_tokens(c: Columns) -> Floats:
-    """Of each request, as the server counted them or as they were asked for; 0 where neither is known."""
-    tokens = np.where(c.input_tokens != MISSING, c.input_tokens, c.input_tokens_requested)
-    return np.where(tokens != MISSING, tokens, 0).astype(np.float64)
-
-
-def _rate(instants_ns: Ints, amounts: Floats, window: Window, generations: float) -> _Cells | None:
+def _throughput(c: Columns, window: Window, generations: float) -> _Cells | None:
     cut = _edges(window, generations)
     if cut is None:
         return None
     edges, shape, cycles_per_window = cut
-    counted = within(instants_ns, (int(edges[0]), int(edges[-1])))
-    cell = np.searchsorted(edges, instants_ns[counted], side="right") - 1
-    arrived = np.bincount(cell, amounts[counted], edges.size - 1)
-    return _Cells((arrived / np.diff(edges)).reshape(shape), cycles_per_window)
+    counted = within(c.arrivals_ns, (int(edges[0]), int(edges[-1]))) & ~c.failed[c.request]
+    cell = np.searchsorted(edges, c.arrivals_ns[counted], side="right") - 1
+    tokens = np.bincount(cell, c.tokens[counted], edges.size - 1)
+    return _Cells((tokens / np.diff(edges)).reshape(shape), cycles_per_window)
 
 
 def _concurrency(c: Columns, window: Window, generations: float) -> _Cells | None:

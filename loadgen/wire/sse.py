@@ -15,7 +15,7 @@ import re
 
 import orjson
 
-from loadgen.wire.tokens import carries_token
+from loadgen.wire.tokens import TokenWatch
 
 Event = tuple[bytes, int, bytes]
 """(data, end, name): the joined `data` lines; bytes of the body up to and including the one that completes the event;
@@ -79,12 +79,13 @@ class FirstToken:
     body: that one is known only when the body has ended.
     """
 
-    __slots__ = ("_at_start", "_last_byte", "_parts", "_watching", "seen")
+    __slots__ = ("_at_start", "_last_byte", "_parts", "_tokens", "_watching", "seen")
 
     def __init__(self) -> None:
         self.seen = False
         """Whether a token has arrived."""
         self._watching = True
+        self._tokens = TokenWatch()
         self._at_start = True
         self._parts: list[
             bytes
@@ -120,7 +121,7 @@ class FirstToken:
         if name == b"error":
             return False
         try:
-            self.seen = carries_token(orjson.loads(data))
+            self.seen = self._tokens.carries_token(orjson.loads(data))
         except orjson.JSONDecodeError:
             return data.strip() == DONE
         return self.seen

@@ -12,7 +12,7 @@ import orjson
 
 from loadgen.wire.reasons import event_reason, plain
 from loadgen.wire.sse import DONE, Event, parse
-from loadgen.wire.tokens import NOTHING, generated, is_error, late_usage, token_count
+from loadgen.wire.tokens import NOTHING, TokenWatch, generated, is_error, late_usage, token_count
 
 GIVEN_UP = frozenset({"error", "abort"})
 """Finish reasons with which vLLM and SGLang say that they gave a request up: failures, not ends."""
@@ -50,6 +50,7 @@ class Stream:
     """Which event was the first that could not be read."""
     cut: bool = False
     """Whether the body ended in the middle of an event."""
+    tokens: TokenWatch = field(default_factory=TokenWatch)
 
     @property
     def output_tokens(self) -> int | None:
@@ -111,10 +112,12 @@ def _read_event(stream: Stream, event: dict[str, Any], end: int, keep_text: bool
 
     choices = event.get("choices")
     usage = event.get("usage")
-    carried = visible = False
+    text = visible = finish = False
+    found = 0
     for choice in choices if type(choices) is list else ():
         if type(choice) is not dict:
             continue
+        found += 1
         index = choice.get("index")
         if type(index) is not int:
             index = 0
@@ -122,7 +125,7 @@ def _read_event(stream: Stream, event: dict[str, Any], end: int, keep_text: bool
 
         texts = generated(choice)
         if texts != NOTHING:
-            carried = True
+            text = True
             if texts[0]:
                 visible = True
             if keep_text:
@@ -130,6 +133,7 @@ def _read_event(stream: Stream, event: dict[str, Any], end: int, keep_text: bool
 
         finish_reason = choice.get("finish_reason")
         if finish_reason and type(finish_reason) is str:
+            finish = True
             stream.finish_reason = finish_reason
             stream.finished.add(index)
             usage = usage or late_usage(event, choice)
@@ -138,7 +142,9 @@ def _read_event(stream: Stream, event: dict[str, Any], end: int, keep_text: bool
 
     count = _read_usage(stream, usage, summed=not choices) if type(usage) is dict else None
 
-    if carried:
+    # Only the event's own usage tells of tokens without text; a total put elsewhere comes after them.
+    own = count if usage is event.get("usage") else None
+    if stream.tokens.carries(text=text, finish=finish, choices=found, count=own):
         if visible and stream.first_visible is None:
             stream.first_visible = len(stream.ends)
         stream.ends.append(end)

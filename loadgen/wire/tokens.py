@@ -1,4 +1,4 @@
-"""What one event of a stream carries: takes its parsed JSON, gives generated text and usage; knows no bytes, no time.
+"""What the events of a stream carry: takes their parsed JSON, gives generated text and usage; knows no bytes, no time.
 
 This is the only definition of "a token arrived", used on the hot path (`sse.FirstToken`) and afterwards (`decode`).
 """
@@ -45,12 +45,49 @@ def generated(choice: dict[str, Any]) -> tuple[str, str]:
     return visible, ""
 
 
-def carries_token(event: object) -> bool:
-    """Whether an event brings at least one generated token, in any channel of any choice."""
-    choices = event.get("choices") if type(event) is dict else None
-    if type(choices) is not list:
-        return False
-    return any(type(choice) is dict and generated(choice) != NOTHING for choice in choices)
+class TokenWatch:
+    """Says of each event of one stream, in order, whether it brings a generated token.
+
+    Text in any channel is one. So is a count that goes up without text: servers send special tokens, and the beginnings
+    of characters that take several tokens, as events with an empty text, and only `usage.completion_tokens` of
+    `continuous_usage_stats` shows them. That is believed only while every token-carrying event has had a count, so the
+    total that comes with or after the last token is not taken for one.
+    """
+
+    __slots__ = ("_counted", "_known")
+
+    def __init__(self) -> None:
+        self._known: int | None = 0
+        """Tokens so far, as counted; None once an event with text came without a count."""
+        self._counted = False
+
+    def carries(self, *, text: bool, finish: bool, choices: int, count: int | None) -> bool:
+        """`text`: any choice has some; `finish`: any has a finish reason; `count`: the event's `completion_tokens`."""
+        known = self._known
+        if choices > 1:  # each choice has its own count
+            self._known = None
+        elif count is not None:
+            carried = text or (choices == 1 and known is not None and count > known and (self._counted or not finish))
+            self._known = None if known is None else count
+            self._counted = True
+            return carried
+        elif text:
+            self._known = None
+        return text
+
+    def carries_token(self, event: object) -> bool:
+        """The same, of a whole event."""
+        choices = event.get("choices") if type(event) is dict else None
+        if type(event) is not dict or type(choices) is not list:
+            return False
+        found = [choice for choice in choices if type(choice) is dict]
+        usage = event.get("usage")
+        return self.carries(
+            text=any(generated(choice) != NOTHING for choice in found),
+            finish=any(choice.get("finish_reason") for choice in found),
+            choices=len(found),
+            count=token_count(usage.get("completion_tokens")) if type(usage) is dict else None,
+        )
 
 
 def is_error(event: dict[str, Any]) -> bool:

@@ -177,14 +177,14 @@ def test_counts_an_event_are_differences_of_the_running_count() -> None:
     assert counts(CU("", 0), CU("a", 2), CU("b", 3), FIN("stop"), U(9, 3), DONE) == [2, 1]
 
 
-def test_a_count_that_came_with_no_text_belongs_to_the_next_event() -> None:
-    assert counts(CU("a", 1), CU("", 2), CU("中", 3), FIN("stop"), U(9, 3), DONE) == [1, 2]
+def test_a_count_that_came_with_no_text_is_an_event_of_its_own() -> None:
+    assert counts(CU("a", 1), CU("", 2), CU("中", 3), FIN("stop"), U(9, 3), DONE) == [1, 1, 1]
 
 
 def test_an_end_token_or_a_missing_last_count_belongs_to_the_last_event() -> None:
     assert counts(CU("a", 1), CU("b", 2), FIN("stop"), U(9, 3), DONE) == [1, 2]
     assert counts(CU("a", 1), C("b"), FIN("stop"), U(9, 4), DONE) == [1, 3]
-    assert counts(CU("a", 1), CU("b", 2), FIN("stop", usage=usage(9, 3)), DONE) == [1, 2]
+    assert counts(CU("a", 1), CU("b", 2), FIN("stop", usage=usage(9, 3)), DONE) == [1, 1, 1]
 
 
 def test_counts_of_a_stream_that_broke_off_are_kept() -> None:
