@@ -38,6 +38,7 @@ live: setup ## measure real vLLM serving a real model on this machine's CPU (bui
 
 bench: setup ## the tool's own speed, side by side
 	$(BIN)/python bench/prompts.py
+	$(BIN)/python bench/stamps.py
 
 docs: setup ## write the reference pages again from the code
 	$(BIN)/python -m loadgen.cli.reference --write

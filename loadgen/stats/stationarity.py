@@ -20,8 +20,8 @@ from loadgen.stats.trend import layout, least_p_value, seasonal_kendall
 FIGURES = ("achieved_concurrency", "output_throughput", "ttft", "tpot")
 LEAST_DRIFT = 0.1
 """Change over the window, as a share of the mean, below which a trend does not matter, however clear it is."""
-MOST_P_VALUE = 0.01
-"""Of a hundred stationary levels at most one is suspected wrongly; it bounds all figures together."""
+MOST_P_VALUE = 0.02
+"""Of fifty stationary levels at most one is suspected wrongly; it bounds all figures together."""
 
 
 def stationarity(plan: LevelPlan, records: Sequence[RequestRecord]) -> dict[str, Any]:

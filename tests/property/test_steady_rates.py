@@ -46,7 +46,7 @@ class Case:
 def case(seed: int) -> Case:
     rng = np.random.default_rng(seed)
     users = int(rng.choice([1, 2, 4, 7, 12, 16, 24, 32, 48]))
-    input_tokens, output_tokens = int(rng.choice([8, 64, 320])), int(rng.choice([8, 16, 40]))
+    input_tokens, output_tokens = int(rng.choice([8, 32, 64])), int(rng.choice([16, 32, 64]))
     served = min(users, SETTINGS.max_num_seqs)
     step_ns = SETTINGS.step_ns(prefill_tokens=0, decoding=served)
     alone_s = (output_tokens * step_ns + served * SETTINGS.step_ns(prefill_tokens=input_tokens, decoding=0)) / 1e9
