@@ -11,7 +11,7 @@
       LEVEL_DONE                ─►                                         … once a level
                                 ◄─    ACK (what I have)
       PROBLEM                   ─►    (the spool cannot be written)
-                                ◄─    FINISH
+                                ◄─    FINISH (drain for so long)
       FINISHED                  ─►
 
 Every payload is a plain dictionary made by `encode` and read by `decode`, which refuses another version.
@@ -151,6 +151,14 @@ class Problem(Message):
 
     worker: int
     problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish(Message):
+    """The run ends: no further request. Said again with a shorter drain, it overrides the first."""
+
+    drain_s: float
+    """How long requests under way may take; then they are cancelled."""
 
 
 @dataclass(frozen=True, slots=True)

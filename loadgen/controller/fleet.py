@@ -12,6 +12,7 @@ from typing import Any
 
 import gevent
 import locust
+from gevent.event import Event
 from locust import rpc
 from locust.env import Environment
 from locust.exception import RPCError
@@ -20,7 +21,19 @@ from locust.runners import STATE_MISSING
 from loadgen import messages, spool
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.host import boot_id, die_with_parent_option
-from loadgen.messages import Ack, Block, Configure, Finished, Hello, LevelDone, Message, Problem, Ready
+from loadgen.messages import (
+    Ack,
+    Block,
+    Configure,
+    Finish,
+    Finished,
+    Hello,
+    IncompatibleWorkerError,
+    LevelDone,
+    Message,
+    Problem,
+    Ready,
+)
 from loadgen.run_folder import RunFolder
 from loadgen.worker.streaming_user import StreamingUser
 
@@ -84,6 +97,7 @@ class Fleet:
         self._folder: RunFolder | None = None
         self._best_ping_ns: dict[str, int] = {}
         self._complete = False
+        self._refused: IncompatibleWorkerError | None = None
         self.late_joiners = 0
         """Workers that came after the run had begun, and were sent away."""
         for name, listener in (
@@ -112,6 +126,8 @@ class Fleet:
         """Waits until `count` workers have said hello. Raises LoadgenError when one dies or does not come."""
         deadline = time.monotonic() + (_CONNECT_S if len(self._local) == count else float("inf"))
         while len(self.workers) < count:
+            if self._refused is not None:
+                raise self._refused
             for process in self._local:
                 if process.poll() is not None:
                     raise LoadgenError(
@@ -194,11 +210,15 @@ class Fleet:
         """Takes a worker out of Locust's distribution at once: it would notice after seconds, and give users to nobody."""
         self.runner.handle_message(client_id, rpc.Message("client_stopped", None, client_id))
 
-    def finish(self) -> None:
-        """Ends the users, lets every worker write what it has, and ends the workers."""
-        self.say(messages.FINISH, Message())
-        deadline = time.monotonic() + _FINISH_S
+    def finish(self, drain_s: float, stop: Event) -> None:
+        """Ends the users and lets every worker write what it has; requests under way may take `drain_s` to end, or until
+        `stop` is set."""
+        self.say(messages.FINISH, Finish(drain_s))
+        deadline = time.monotonic() + drain_s + _FINISH_S
         while any(not w.finished and not w.lost for w in self.workers.values()) and time.monotonic() < deadline:
+            if drain_s and stop.is_set():
+                self.finish(0, stop)
+                return
             self.find_lost()
             gevent.sleep(_POLL_S)
 
@@ -221,8 +241,13 @@ class Fleet:
         locust.events.worker_report.remove_listener(self._on_report)
 
     def _on_hello(self, environment: Any, msg: Any) -> None:
-        hello = Hello.decode(msg.data)
         if msg.node_id in self.workers:
+            return
+        try:
+            hello = Hello.decode(msg.data)
+        except IncompatibleWorkerError as error:
+            self._refused = error
+            self.runner.send_message("quit", None, msg.node_id)
             return
         if self._complete:
             # Its share of the prompts and its clock are not known to the run, and users would move to it in mid-level.

@@ -201,6 +201,7 @@ class _Controller:
         )
         display = Display(self._console, progress, self._live.figures)
         failure: LoadgenError | None = None
+        drain_s = 0.0  # what is under way after the last window belongs to no window
         try:
             reader = RunReader(self._folder)
             for _ in self._sweep(levels, progress):
@@ -210,12 +211,13 @@ class _Controller:
                     write_level(self._folder.path, level)
         except RunInterruptedError as error:
             failure = error
-            self._stop.clear()  # it has been heard; another one ends the wait for a last scrape
+            self._stop.clear()  # it has been heard; another one ends the drain, or the wait for a last scrape
+            drain_s = load.drain_timeout
         except LoadgenError as error:
             failure = error
         finally:
-            progress.enter("writing")
-            self._fleet.finish()
+            progress.enter("drain" if drain_s else "writing")
+            self._fleet.finish(drain_s, self._stop)
             self._live.end_load()
             display.close()
         if failure is not None:

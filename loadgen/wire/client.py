@@ -29,6 +29,7 @@ from loadgen.wire.transport import StampedWrites, WireTransport
 
 PATHS: dict[Endpoint, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 _WATCH_S = 0.05
+_OPEN_S = 5.0
 # aiohttp pauses a stream that holds twice this; one read is far smaller and is drained at once, so it never pauses.
 _READ_BUFFER_BYTES = 1 << 20
 
@@ -184,6 +185,13 @@ class Client:
         with contextlib.suppress(asyncio.CancelledError):
             await self._watch
         await self._session.close()
+
+    async def open_connection(self) -> None:
+        """Leaves an open connection in the pool, so that a first request is not also a connect. A failure is no news:
+        the request that follows will meet it again, and records it."""
+        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+            async with asyncio.timeout(_OPEN_S), self._session.get(self._url.with_path("/health")) as response:
+                await response.read()
 
     async def send(self, body: bytes, exchange: Exchange, request_id: str) -> None:
         """Sends `body` and waits for the end of the answer, all of it noted in `exchange`.

@@ -22,7 +22,7 @@ from locust.env import Environment
 from loadgen import __version__, messages
 from loadgen.errors import LoadgenError
 from loadgen.host import boot_id
-from loadgen.messages import Ack, Configure, Finished, Hello, Level, LevelDone, Problem, Ready, Window
+from loadgen.messages import Ack, Configure, Finish, Finished, Hello, Level, LevelDone, Problem, Ready, Window
 from loadgen.prompts.recipe import PromptRecipe
 from loadgen.record import OK, RequestRecord, WorkerHealth
 from loadgen.wire.exchange import Endpoint
@@ -58,6 +58,7 @@ class WorkerProcess:
         self._level_done: LevelDone | None = None
         """Said and not acknowledged yet."""
         self._problem = False
+        self._finishing: gevent.Greenlet | None = None
         locust.events.report_to_master.add_listener(self._report)
         print(f"awaiting the controller at {master_host}:{master_port}", file=sys.stderr, flush=True)
         try:
@@ -182,9 +183,15 @@ class WorkerProcess:
             self._level_done = None
 
     def _on_finish(self, environment: Any, msg: Any) -> None:
-        # The window is over: what still runs is cancelled, recorded as such, and its connection closed.
-        self._environment.stop_timeout = 0
-        self._runner.stop()
+        finish = Finish.decode(msg.data)
+        if self._finishing is not None:
+            self._finishing.kill(block=True)
+        self._finishing = gevent.spawn(self._finish, finish.drain_s)
+
+    def _finish(self, drain_s: float) -> None:
+        # What still runs after the drain is cancelled, recorded as such, and its connection closed.
+        self._environment.stop_timeout = drain_s
+        self._runner.stop_users(self._runner.user_classes_count)
         self._write()
         ledger, load = self._ledger, self._generator
         if ledger is None or load is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from typing import Any
 
 from locust import constant, task
@@ -31,10 +32,17 @@ class StreamingUser(AsyncUser):
         self._failures_in_a_row = 0
 
     async def on_start(self) -> None:
-        """Spreads the first requests of a level over its ramp: a closed loop that starts in step stays in step."""
+        """Opens a connection in the first half of the ramp and lets the first request wait for the second half.
+
+        A closed loop that starts in step stays in step, and a burst of connects would make the loop late.
+        """
         load = generator.current()
-        position = self.number * load.plan.workers + load.plan.worker
-        await self.sleep((position * _GOLDEN_RATIO) % 1.0 * load.ramp_ns / 1e9)
+        half_s = load.ramp_ns / 2e9
+        phase = (self.number * load.plan.workers + load.plan.worker) * _GOLDEN_RATIO % 1.0
+        began = time.monotonic()
+        await self.sleep(phase * half_s)
+        await load.client.open_connection()
+        await self.sleep(began + (1 + phase) * half_s - time.monotonic())
 
     @task
     async def request(self) -> None:

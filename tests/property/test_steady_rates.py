@@ -104,13 +104,13 @@ def test_false_alarms_on_500_stationary_levels_stay_below_the_nominal_rate() -> 
 
 
 def test_a_server_that_slows_by_20_percent_is_found_in_95_of_100_levels() -> None:
-    found = drifting("leak", range(200))
-    assert len(found) >= 190, sorted(set(range(200)) - set(found))
+    found = drifting("leak", range(100))
+    assert len(found) >= 95, sorted(set(range(100)) - set(found))
 
 
 def test_a_fifth_of_the_users_arriving_in_the_window_is_found_in_95_of_100_levels() -> None:
-    found = drifting("ramp", range(200))
-    assert len(found) >= 190, sorted(set(range(200)) - set(found))
+    found = drifting("ramp", range(100))
+    assert len(found) >= 95, sorted(set(range(100)) - set(found))
 
 
 @pytest.mark.parametrize("users", [1, 4, 16, 24, 32])
@@ -158,10 +158,10 @@ def test_a_ttft_that_alone_grows_by_20_percent_is_found(users: int) -> None:
         end_ns=90 * SECOND,
     )
     assert not stationarity(plan(start_ns, window_ns, users), records)["drifting"]
-    found = stationarity(plan(start_ns, window_ns, users), with_slow_first_tokens(records, start_ns, window_ns, 0.3))
+    found = stationarity(plan(start_ns, window_ns, users), with_slow_first_tokens(records, start_ns, window_ns, 0.2))
     assert found["drifting"]
     assert found["figure"] == "ttft"
-    assert found["drift_per_window"] == pytest.approx(0.26, abs=0.1)
+    assert found["drift_per_window"] == pytest.approx(0.2 / 1.1, abs=0.07)
 
 
 def test_the_drift_is_told_as_the_change_over_the_whole_window() -> None:
