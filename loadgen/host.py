@@ -6,6 +6,7 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,16 @@ def boot_id() -> str:
     return f"process {os.getpid()}"
 
 
+def raised_descriptor_limit() -> int:
+    """Raises this process's limit of open files to what the system allows it; gives the limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
+
+
 def die_with_parent_option() -> list[str]:
     """The option by which a program of ours ends with the process that started it, where the system can do that."""
-    return ["--die-with-parent"] if sys.platform == "linux" else []
+    return ["--die-with-parent", str(os.getpid())] if sys.platform == "linux" else []
 
 
 def describe() -> dict[str, Any]:

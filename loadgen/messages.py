@@ -60,6 +60,8 @@ class Hello(Message):
     program_version: str
     boot_id: str
     """Names the running kernel: equal on both sides means one monotonic clock."""
+    descriptors: int
+    """How many files and connections the process may have open."""
 
 
 @dataclass(frozen=True, slots=True)

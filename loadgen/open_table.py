@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import mmap
+import os
 import struct
 from pathlib import Path
 
@@ -29,7 +30,7 @@ class OpenTable:
         self._free = collections.deque(range(_FIRST_SLOTS))
 
     def begin(self, level: int, index: int, dispatched_ns: int) -> int:
-        """Notes a request; gives its slot."""
+        """Notes a request; gives its slot. Raises OSError when the table must grow and the disk is full."""
         try:
             slot = self._free.popleft()
         except IndexError:
@@ -44,6 +45,8 @@ class OpenTable:
 
     def _grow(self) -> int:
         first = self._slots
+        # Allocated before it is mapped: on a full disk, touching a page that has no block would end the process.
+        os.posix_fallocate(self._file.fileno(), 0, 2 * first * _SLOT.size)
         self._slots *= 2
         self._map.resize(self._slots * _SLOT.size)
         for slot in range(first, self._slots):

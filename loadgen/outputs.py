@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from loadgen.errors import LoadgenError
 from loadgen.judgement import judge, scenario_of
 from loadgen.report.html import write_report
 from loadgen.report.summary import write_level, write_summary
@@ -26,7 +27,9 @@ class Judged:
 
 
 def write_outputs(folder: RunFolder, console: Console) -> Judged:
-    """Judges the run from its records, writes every file of the folder, prints the table.
+    """Judges the run from its records, prints the table, writes every file of the folder.
+
+    Raises LoadgenError when they cannot be written; what was measured is printed by then.
 
     The last line printed is `run folder: PATH`.
     """
@@ -36,17 +39,23 @@ def write_outputs(folder: RunFolder, console: Console) -> Judged:
     levels = list(judge(reader.all(), scenario))
     said, judged = answers(levels), verdict(levels)
     stated = conditions(scenario, provenance)
-    for level in levels:
-        write_level(folder.path, level)
-    model = provenance.get("target", {}).get("model")
-    write_summary(folder.path, levels, said, judged, scenario=scenario.name, model=model)
-    write_report(folder.path, scenario.name, levels, stated, said)
     console.print(report(levels, stated))
-    for name, count in reader.unread_bytes().items():
-        console.print(f"The last {count} bytes of records/{name} are damaged; requests that stood there are missing.")
+    for name, count in reader.lost_bytes().items():
+        console.print(f"{count} bytes of records/{name} are torn or damaged; requests that stood there are missing.")
     for answer in said.values():
         if answer is not None:
             console.print(Text(answer["text"]))
+    try:
+        for level in levels:
+            write_level(folder.path, level)
+        model = provenance.get("target", {}).get("model")
+        write_summary(folder.path, levels, said, judged, scenario=scenario.name, model=model)
+        write_report(folder.path, scenario.name, levels, stated, said)
+    except OSError as error:
+        raise LoadgenError(
+            f"The results cannot be written into {folder.path}: {error.strerror or error}.",
+            hint=f"the records are kept: make room, then run `loadgen report {folder.path}`",
+        ) from None
     console.print(f"report: {folder.path / 'report.html'}", highlight=False, soft_wrap=True)
     console.print(f"run folder: {folder.path}", highlight=False, soft_wrap=True)
     return Judged(levels, judged["exit_code"])

@@ -122,6 +122,8 @@ class RequestRecord:
     """N: `usage.completion_tokens`, else one tokenisation of the joined text; never the number of events."""
     output_tokens_source: OutputTokensSource | None = None
     output_tokens_requested: int | None = None
+    retries: int = 0
+    """How often it was sent again, because a kept-alive connection turned out to be closed before any byte came back."""
     request_bytes: int = 0
     response_bytes: int = 0
     """Bytes of the response body."""
@@ -156,6 +158,8 @@ class LevelPlan:
     """Of these, workers that were missing at some time of the level."""
     late_workers: int = 0
     """Workers that tried to join during the level; Locust may have moved users to them before they were sent away."""
+    missing_records: int = 0
+    """Records that workers said they had written for the level and that are not in the spools."""
     interrupted: bool = False
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +34,17 @@ _INSTANTS = (
 
 
 @dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """What the controller noted of a level."""
+
+    plan: LevelPlan
+    clock_offsets_ns: dict[int, int]
+    """Of each worker: its clock minus the controller's."""
+    records: dict[int, int]
+    """How many each worker had written when it was done with the level, since the run began."""
+
+
+@dataclass(frozen=True, slots=True)
 class LevelData:
     """All that is known of one level; instants are of the controller's clock."""
 
@@ -51,6 +64,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, *, scenario_yaml: str, nonce: str) -> RunFolder:
         """Makes the folder. Raises UsageError when it holds something already or cannot be made."""
+        existed = path.exists()
         try:
             path.mkdir(parents=True, exist_ok=True)
             if any(path.iterdir()):
@@ -63,10 +77,22 @@ class RunFolder:
             (path / "scenario.yaml").write_text(scenario_yaml)
             (folder.records / NONCE_FILE).write_text(nonce)
         except OSError as error:
+            if path.is_dir() and os.access(path, os.W_OK):
+                cls(path).discard(keep=existed)
             raise UsageError(
                 f"The output folder {path} cannot be written: {error.strerror}.", hint="name another with -o"
             ) from None
         return folder
+
+    def discard(self, *, keep: bool) -> None:
+        """Removes what a run that never began has left, and the folder itself unless it was there before."""
+        for entry in self.path.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        if not keep:
+            self.path.rmdir()
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -106,12 +132,18 @@ class RunFolder:
             return dict(orjson.loads((self.path / "provenance.json").read_bytes()))
         return {}
 
-    def note_level(self, plan: LevelPlan, clock_offsets_ns: dict[int, int]) -> None:
-        """Appends a level to the journal; a later line for the same level replaces an earlier one."""
+    def note_level(
+        self, plan: LevelPlan, clock_offsets_ns: dict[int, int], records: dict[int, int] | None = None
+    ) -> None:
+        """Appends a level to the journal; a later line for the same level replaces an earlier one.
+
+        `records`: how many records each worker had written when it was done with the level, since the run began.
+        """
         line = {
             "event": "level",
             "plan": dataclasses.asdict(plan),
             "clock_offsets_ns": {str(worker): offset for worker, offset in clock_offsets_ns.items()},
+            "records": {str(worker): count for worker, count in (records or {}).items()},
         }
         with self.journal.open("ab") as file:
             file.write(orjson.dumps(line) + b"\n")
@@ -137,8 +169,8 @@ class RunFolder:
         if table.is_file():
             shutil.copyfile(table, here.with_suffix(".open"))
 
-    def plans(self) -> list[tuple[LevelPlan, dict[int, int]]]:
-        """Every level of the journal in order, with the clock offset of each worker: worker minus controller."""
+    def plans(self) -> list[JournalEntry]:
+        """Every level of the journal in order."""
         entries = {}
         with contextlib.suppress(FileNotFoundError):  # no level had begun
             for line in self.journal.read_bytes().splitlines():
@@ -146,7 +178,11 @@ class RunFolder:
                     entry = orjson.loads(line)
                     entries[entry["plan"]["level"]] = entry
         return [
-            (LevelPlan(**entry["plan"]), {int(w): offset for w, offset in entry["clock_offsets_ns"].items()})
+            JournalEntry(
+                LevelPlan(**entry["plan"]),
+                {int(worker): offset for worker, offset in entry["clock_offsets_ns"].items()},
+                {int(worker): count for worker, count in entry["records"].items()},
+            )
             for _, entry in sorted(entries.items())
         ]
 
@@ -165,22 +201,29 @@ class RunReader:
         """By (level, index). A request that was given up as censored is written again at its real end: the last counts."""
         self._health: dict[int, list[WorkerHealth]] = {}
         self._given: set[int] = set()
+        self._count: Counter[Path] = Counter()
+        """Records read of each spool."""
+        self._read_at: dict[tuple[int, int], int] = {}
+        """By (worker, level): records read when the worker's health of the level came, which it writes last."""
+        self._done: dict[int, tuple[int, int]] = {}
+        """By worker: (records said, records read) up to the level given last."""
 
     def drained(self) -> Iterator[LevelData]:
         """While the run goes on: every level that has drained and was not given before, with its records."""
         self._read()
-        for plan, offsets_ns in self._folder.plans():
-            if plan.drained_ns is not None and plan.level not in self._given:
-                self._given.add(plan.level)
-                yield self._data(plan, offsets_ns)
-                self._forget_before(plan, offsets_ns)
+        for entry in self._folder.plans():
+            if entry.plan.drained_ns is not None and entry.plan.level not in self._given:
+                self._given.add(entry.plan.level)
+                yield self._data(entry)
+                self._forget_before(entry)
 
     def all(self) -> Iterator[LevelData]:
         """After the run: every level of which anything was measured, with what its workers had under way at their end."""
         self._read()
         self._add_open()
-        for plan, offsets_ns in self._folder.plans():
-            data = self._data(plan, offsets_ns)
+        for entry in self._folder.plans():
+            data = self._data(entry)
+            plan = data.plan
             if plan.drained_ns is None and not plan.interrupted:
                 # The controller was killed in this level: it ends with the last that is known of it.
                 last_ns = max((request.finished_ns for request in data.records), default=0)
@@ -188,14 +231,17 @@ class RunReader:
                 data = replace(data, plan=plan)
             if plan.window_end_ns > plan.window_start_ns:
                 yield data
-            self._forget_before(plan, offsets_ns)
+            self._forget_before(entry)
 
-    def unread_bytes(self) -> dict[str, int]:
-        """{file name: bytes} of the spools whose end is torn or damaged; what stood there is lost."""
-        found = {path.name: spool.unread_bytes() for path, spool in self._spools.items()}
+    def lost_bytes(self) -> dict[str, int]:
+        """{file name: bytes} of the spools that are torn or damaged; what stood there is lost."""
+        found = {path.name: spool.lost_bytes() for path, spool in self._spools.items()}
         return {name: count for name, count in found.items() if count}
 
-    def _data(self, plan: LevelPlan, offsets_ns: dict[int, int]) -> LevelData:
+    def _data(self, entry: JournalEntry) -> LevelData:
+        offsets_ns, plan = entry.clock_offsets_ns, entry.plan
+        missing = sum(self._missing(worker, plan.level, said) for worker, said in entry.records.items())
+        plan = replace(plan, missing_records=missing)
         records = []
         for request in self._records.values():
             offset_ns = offsets_ns.get(request.worker, 0)
@@ -205,8 +251,16 @@ class RunReader:
                 records.append(in_controllers_clock(request, offset_ns))
         return LevelData(plan, records, self._health.get(plan.level, []))
 
-    def _forget_before(self, plan: LevelPlan, offsets_ns: dict[int, int]) -> None:
+    def _missing(self, worker: int, level: int, said: int) -> int:
+        """Records that a worker said it had written since the level before and that were not read."""
+        said_before, read_before = self._done.get(worker, (0, 0))
+        read = self._read_at.get((worker, level), read_before)
+        self._done[worker] = (said, read)
+        return max(0, (said - said_before) - (read - read_before))
+
+    def _forget_before(self, entry: JournalEntry) -> None:
         """Drops what no later level can need, so that a long sweep keeps little more than one level."""
+        offsets_ns, plan = entry.clock_offsets_ns, entry.plan
         self._health.pop(plan.level, None)
         for key, request in list(self._records.items()):
             ended_ns = request.finished_ns - offsets_ns.get(request.worker, 0)
@@ -218,7 +272,9 @@ class RunReader:
             for block in self._spools.setdefault(path, SpoolReader(path)).blocks():
                 if isinstance(block, WorkerHealth):
                     self._health.setdefault(block.level, []).append(block)
+                    self._read_at[block.worker, block.level] = self._count[path]
                 else:
+                    self._count[path] += len(block)
                     self._records.update(((request.level, request.index), request) for request in block)
 
     def _add_open(self) -> None:

@@ -135,6 +135,7 @@ class SpoolReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._offset = 0
+        self._damaged_bytes = 0
 
     @property
     def offset(self) -> int:
@@ -144,7 +145,8 @@ class SpoolReader:
     def blocks(self) -> Iterator[list[RequestRecord] | WorkerHealth]:
         """Every complete block since the last call.
 
-        Raises ValueError when the file is not a spool. A torn or damaged block ends the iteration: `unread_bytes` tells.
+        Raises ValueError when the file is not a spool. A torn end is left for the next call; a damaged block is left out:
+        `lost_bytes` counts both.
         """
         with self.path.open("rb") as file:
             if self._offset == 0:
@@ -158,14 +160,17 @@ class SpoolReader:
             while len(frame := file.read(_FRAME.size)) == _FRAME.size:
                 length, checksum = _FRAME.unpack(frame)
                 payload = file.read(length)
-                if len(payload) < length or zlib.crc32(payload) != checksum:
+                if len(payload) < length:
                     return
                 self._offset = file.tell()
+                if zlib.crc32(payload) != checksum:
+                    self._damaged_bytes += len(frame) + length
+                    continue
                 yield decode_block(payload)
 
-    def unread_bytes(self) -> int:
-        """Bytes after the last complete block: 0 for a whole file."""
-        return self.path.stat().st_size - self._offset
+    def lost_bytes(self) -> int:
+        """Bytes of damaged blocks, and after the last complete block: 0 for a whole file."""
+        return self._damaged_bytes + self.path.stat().st_size - self._offset
 
 
 def read_records(path: Path) -> Iterator[RequestRecord]:

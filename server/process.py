@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -74,7 +75,8 @@ class ServerProcess:
             self._process.wait()
 
     def _signal(self, number: signal.Signals) -> None:
-        if self.alive():
+        # The whole group, and even when its leader is dead already: its children may live.
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
     def _output(self) -> str:

@@ -35,14 +35,14 @@ def sim(
     stream: Annotated[bool, typer.Option(help="--no-stream answers stream requests with plain JSON.")] = True,
     tokenizer: Annotated[Path | None, typer.Option(help="Tokenizer folder; the simulator's own by default.")] = None,
     truth: Annotated[Path | None, typer.Option(help="File for the true instants of every token.")] = None,
-    die_with_parent: Annotated[bool, typer.Option(help="Stop when the process that started it ends (Linux).")] = False,
+    die_with_parent: Annotated[int | None, typer.Option(hidden=True, metavar="PID")] = None,
 ) -> None:
     """Simulate a vLLM server: its API, its batching and its /metrics, with step times that you set.
 
     SIM_API_KEY in the environment, if set, is the key that clients must present.
     """
-    if die_with_parent:
-        _tie_to_parent()
+    if die_with_parent is not None:
+        _tie_to_parent(die_with_parent)
     from pydantic import ValidationError
 
     from server.simulator.serve import StartError, run
@@ -77,11 +77,11 @@ def sim(
         raise UsageError(str(error), hint=error.hint) from error
 
 
-def _tie_to_parent() -> None:
+def _tie_to_parent(parent: int) -> None:
     from server.parent import tie_to_parent
 
     try:
-        tie_to_parent()
+        tie_to_parent(parent)
     except OSError as error:
         raise UsageError(f"--die-with-parent failed: {error.strerror}.", hint="Leave it out.") from error
 

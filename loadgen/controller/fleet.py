@@ -41,6 +41,8 @@ _PINGS = 12
 _POLL_S = 0.02
 _CONNECT_S = 30.0
 _FINISH_S = 15.0
+# Files that a worker needs beside its connections to the target.
+_OWN_DESCRIPTORS = 64
 
 
 Pause = Callable[[float], object]
@@ -141,10 +143,22 @@ class Fleet:
                 )
             self._pause(_POLL_S)
 
+    def check_descriptors(self, users: int) -> None:
+        """Raises UsageError when so many users need more connections than a worker may open."""
+        share = -(-users // len(self.workers))
+        for worker in self.workers.values():
+            if share + _OWN_DESCRIPTORS > worker.hello.descriptors:
+                raise UsageError(
+                    f"Concurrency {users} is {share} connections a worker, more than the {worker.hello.descriptors} open "
+                    f"files that worker {worker.index} ({worker.hello.host}) may have.",
+                    hint="raise the limit (ulimit -n), or use more workers",
+                )
+
     def measure_clocks(self) -> None:
         """Finds each remote worker's clock offset from the ping with the least round trip (Cristian 1989)."""
         if all(worker.same_clock for worker in self.workers.values()):
             return
+        self._best_ping_ns.clear()
         for _ in range(_PINGS):
             for worker in self.workers.values():
                 self.runner.send_message(messages.PING, {"sent_ns": time.monotonic_ns()}, worker.client_id)
@@ -172,8 +186,12 @@ class Fleet:
             self.runner.send_message(name, message.encode(), each.client_id)
 
     def spawn(self, users: int) -> None:
-        """Has Locust run so many users over all workers; waits until they are there."""
-        self.runner.start(users, spawn_rate=max(1, users))
+        """Has Locust run so many users over all workers; waits until they are there and surplus ones have gone."""
+        # The rate holds for the way down too: one that is lower takes users away a second apart.
+        self.runner.start(users, spawn_rate=max(1, users, self.users))
+        deadline = time.monotonic() + self._environment.stop_timeout + 1
+        while self.users > users and time.monotonic() < deadline:
+            self._pause(_POLL_S)
 
     @property
     def users(self) -> int:

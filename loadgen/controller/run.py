@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import shutil
 import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -50,20 +49,9 @@ def run(scenario: Scenario, output_dir: Path | None) -> int:
             controller.prepare()
         except BaseException:
             stack.close()  # whoever writes into the folder ends first
-            _discard(path, keep=existed)
+            folder.discard(keep=existed)
             raise
         return controller.measure()
-
-
-def _discard(path: Path, *, keep: bool) -> None:
-    """A run that never began leaves nothing behind."""
-    for entry in path.iterdir():
-        if entry.is_dir():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
-    if not keep:
-        path.rmdir()
 
 
 class _Controller:
@@ -108,6 +96,7 @@ class _Controller:
         if remote:
             self._console.print(f"awaiting {remote} workers on port {self._fleet.port}", highlight=False)
         self._fleet.await_workers(local + remote)
+        self._fleet.check_descriptors(max(level.concurrency for level in scenario.levels()))
         self._fleet.measure_clocks()
         self._configure_workers()
         self._folder.write_provenance(self._provenance())

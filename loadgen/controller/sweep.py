@@ -92,6 +92,7 @@ class Sweep:
         self._participants = fleet.present()
         self._late_before = fleet.late_joiners
         self._check_workers()
+        fleet.measure_clocks()  # again: clocks of different hosts drift apart
         for worker in self._participants:
             worker.level_done = None
         fleet.say(
@@ -145,7 +146,15 @@ class Sweep:
 
     def _note(self, plan: LevelPlan) -> None:
         self._noted = (plan.lost_workers, plan.late_workers)
-        self._folder.note_level(plan, {w.index: w.offset_ns for w in self._fleet.workers.values()})
+        try:
+            workers = self._fleet.workers.values()
+            done = {w.index: w.level_done.records for w in workers if w.level_done and w.level_done.level == plan.level}
+            self._folder.note_level(plan, {w.index: w.offset_ns for w in workers}, done)
+        except OSError as error:
+            raise LoadgenError(
+                f"The journal {self._folder.journal} cannot be written: {error.strerror or error}.",
+                hint="make room, and run again; what was measured before is in the run folder",
+            ) from None
 
     def _marked(self, plan: LevelPlan) -> LevelPlan:
         """The plan with the workers that went missing or came too late since the level began."""

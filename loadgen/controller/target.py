@@ -6,6 +6,7 @@ Every refusal here comes before the first worker sends a byte, and says what to 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import difflib
 import json
 import os
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen import record
+from loadgen.api_key import read_api_key, without_key
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.prompts.errors import PromptError
 from loadgen.prompts.pool import make_recipe
@@ -91,7 +93,7 @@ def inspect(
     what it does not have. `tell` gets a sentence when there is something to wait for; `pause` sleeps, and raises when
     the run is to end.
     """
-    api_key = os.environ.get(scenario.target.api_key_env)
+    api_key = read_api_key(scenario.target.api_key_env)
     server = _Server(base_url, api_key, insecure=scenario.target.insecure)
     models = _await_models(server, scenario, tell, pause)
     model, max_model_len = _choose_model(models, scenario, base_url)
@@ -114,7 +116,7 @@ def inspect(
             counter, endpoint=scenario.target.endpoint, input_tokens=workload.input_tokens, seed=scenario.seed
         )
     except PromptError as error:
-        raise UsageError(error.args[0], hint=error.hint) from None
+        raise UsageError(without_key(error.args[0], api_key), hint=error.hint) from None
     continuous_usage = True
     probe = _probe(scenario, base_url, model, recipe, api_key, continuous_usage=True)
     if probe.status in ("http_400", "http_422"):
@@ -245,7 +247,8 @@ def _probe(
 
     with asyncio.Runner(loop_factory=WireLoop) as runner:
         runner.run(send())
-    return decode(exchange)
+    probe = decode(exchange)
+    return dataclasses.replace(probe, reason=without_key(probe.reason, api_key))
 
 
 def _check_probe(probe: RequestRecord, scenario: Scenario, base_url: str, model: str, counted_by: str) -> None:

@@ -150,7 +150,16 @@ def direct_opener(*, insecure: bool) -> urllib.request.OpenerDirector:
     if insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+    return urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), _NoRedirect()
+    )
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The load follows no redirect either, and the key is for the target alone."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
 
 _GIVE_A_TOKENIZER = "give workload.tokenizer, a name on the Hugging Face hub or a folder with the model's tokenizer."

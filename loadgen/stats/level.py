@@ -94,6 +94,7 @@ def level_object(
         "workers": plan.workers,
         "lost_workers": plan.lost_workers,
         "late_workers": plan.late_workers,
+        "missing_records": plan.missing_records,
         "interrupted": plan.interrupted,
     }
     level["slo"] = None if slo is None else evaluate(slo, level)

@@ -16,6 +16,7 @@ FEWEST_OK = 10
 """Below it not even the median has five samples beyond it."""
 FEWEST_OK_FOR_P95 = 20
 """Below it the nearest-rank P95 is simply the largest sample."""
+MOST_LOAD = 1.05
 LEAST_LOAD = 0.9
 """Share of the asked concurrency that must have been in flight."""
 MOST_LAG_MS = 10.0
@@ -71,6 +72,20 @@ def _worker_stalled(level: Level) -> str | None:
     # One stall is one sample among a thousand of the probe, so no percentile shows it.
     lag_ms = level["client"]["loop_lag_max_ms"]
     return f"A worker stood still for {lag_ms / 1e3:.1f} s." if lag_ms is not None and lag_ms > STALL_MS else None
+
+
+def _records_missing(level: Level) -> str | None:
+    missing = level["missing_records"]
+    return f"{missing} records that workers had written are damaged or gone." if missing else None
+
+
+def _load_exceeded(level: Level) -> str | None:
+    asked, achieved, peak = level["concurrency"], level["achieved_concurrency"], level["peak_concurrency"]
+    if achieved is None or achieved <= MOST_LOAD * asked:
+        return None
+    return (
+        f"{achieved:.3g} requests in flight on average and {peak} at most, {asked} asked for: others were still open."
+    )
 
 
 def _none_succeeded(level: Level) -> str | None:
@@ -242,6 +257,18 @@ RULES: tuple[Rule, ...] = (
         "invalid",
         _worker_stalled,
         "Look for what stopped it (suspended? swapping? a debugger?), then run the level again.",
+    ),
+    Rule(
+        "records_missing",
+        "invalid",
+        _records_missing,
+        "Restore the spools of the run folder from a copy (`loadgen recover --spool`), or run the level again.",
+    ),
+    Rule(
+        "load_exceeded",
+        "invalid",
+        _load_exceeded,
+        "Lengthen the warm-up, so that requests of the level before have ended when the window opens.",
     ),
     Rule(
         "no_request_succeeded",

@@ -20,6 +20,7 @@ from typing import Any
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.streams import EMPTY_PAYLOAD
 from gevent import monkey
 from yarl import URL
 
@@ -30,6 +31,9 @@ from loadgen.wire.transport import StampedWrites, WireTransport
 PATHS: dict[Endpoint, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 _WATCH_S = 0.05
 _OPEN_S = 5.0
+# How long a body may take to end after [DONE], so that its connection can be used again.
+_GRACE_NS = 50_000_000
+_MOST_HEADER_BYTES = 65_536
 # aiohttp pauses a stream that holds twice this; one read is far smaller and is drained at once, so it never pauses.
 _READ_BUFFER_BYTES = 1 << 20
 
@@ -48,6 +52,11 @@ class Limits:
 
     def exceeded(self, exchange: Exchange, now_ns: int) -> tuple[str, str] | None:
         """(status, reason) of the limit that an open exchange has exceeded, if any."""
+        if exchange.done_ns is not None:
+            # The answer is complete; a server that keeps the connection open must not keep the user.
+            if now_ns - exchange.done_ns > _GRACE_NS:
+                return record.TRUNCATED, "the body did not end after [DONE]"
+            return None
         began_ns = exchange.dispatched_ns
         exchange.note_sent()
         if _over(self.total_ns, began_ns, now_ns):
@@ -82,6 +91,7 @@ class StampingHandler(ResponseHandler):
         super().__init__(loop)
         self._exchange: Exchange | None = None
         self._stream: aiohttp.StreamReader | None = None
+        self._requests = 0
         # Kept beside `transport`, which aiohttp forgets as soon as a `Connection: close` answer is complete.
         self._wire: WireTransport | StampedWrites
 
@@ -96,7 +106,9 @@ class StampingHandler(ResponseHandler):
         self._wire.sent_ns = None
         if exchange is not None:
             exchange.connected_ns = time.monotonic_ns()
+            exchange.reused = self._requests > 0
             exchange.wire = self._wire
+        self._requests += 1
         super().set_response_params(**params)
 
     def data_received(self, data: bytes) -> None:
@@ -118,12 +130,28 @@ class StampingHandler(ResponseHandler):
         super().data_received(data)
         stream = self._stream
         if stream is None:
+            if self._payload is EMPTY_PAYLOAD:  # of a 1xx: the answer is still to come
+                exchange.response_started_ns = None
+                return
             stream = self._stream = self._payload
             if stream is None:
                 return
         if stream.exception() is None:
             while chunk := stream.read_nowait():
                 exchange.add(chunk, arrival_ns)
+
+    def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
+        super().set_exception(exc, *cause)
+        # aiohttp tells only whoever waits for headers of an answer that is not HTTP any more; the body's reader would
+        # wait for ever.
+        exchange, stream = self._exchange, self._stream
+        if exchange is not None and exchange.finished_ns is None and isinstance(exc, HttpProcessingError):
+            exchange.failure = exchange.failure or (record.PROTOCOL, "the body's framing is broken")
+        if stream is not None and not stream.is_eof() and stream.exception() is None:
+            while chunk := stream.read_nowait():
+                if exchange is not None and exchange.last_arrival_ns is not None:
+                    exchange.add(chunk, exchange.last_arrival_ns)
+            stream.set_exception(exc)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         exchange = self._exchange
@@ -166,17 +194,8 @@ class Client:
         }
         if api_key:
             headers["Authorization"] = f"Bearer {api_key}"
-        connector = aiohttp.TCPConnector(limit=0, socket_factory=_original_socket, ttl_dns_cache=300, ssl=not insecure)
-        # The only way to have aiohttp use a handler of ours; the pinned minor version keeps it true.
-        connector._factory = functools.partial(StampingHandler, loop=asyncio.get_running_loop())  # type: ignore[assignment]
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            headers=headers,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            read_bufsize=_READ_BUFFER_BYTES,
-        )
+        self._session = _session(headers, insecure=insecure, keep_alive=True)
+        self._fresh_session = _session(headers, insecure=insecure, keep_alive=False)
         self._watch = asyncio.get_running_loop().create_task(self._watch_limits())
 
     async def close(self) -> None:
@@ -185,6 +204,7 @@ class Client:
         with contextlib.suppress(asyncio.CancelledError):
             await self._watch
         await self._session.close()
+        await self._fresh_session.close()
 
     async def open_connection(self) -> None:
         """Leaves an open connection in the pool, so that a first request is not also a connect. A failure is no news:
@@ -204,28 +224,50 @@ class Client:
         exchange.request_bytes = len(body)
         self.open[exchange] = task
         try:
-            await self._exchange(body, exchange, request_id)
+            await self._attempt(self._session, body, exchange, request_id)
+            if exchange.failure is not None and self._closed_before_use(exchange):
+                exchange.start_again()
+                await self._attempt(self._fresh_session, body, exchange, request_id)
         except asyncio.CancelledError:
             if exchange.failure is not None and task.uncancel() == 0:  # a limit was exceeded: see _watch_limits
                 return
             exchange.failure = exchange.failure or (record.CANCELLED, "the run ended before the answer was complete")
             raise
-        except Exception as error:  # whatever it is, it is data: the user goes on with its next request
-            exchange.failure = exchange.failure or _failure(error)
         finally:
             del self.open[exchange]
             exchange.note_sent()
             exchange.wire = None
             if exchange.finished_ns is None:
+                exchange.finished_ns = exchange.done_ns
+            if exchange.finished_ns is None:
                 ended_by_target = exchange.failure is None and exchange.last_arrival_ns is not None
                 exchange.finished_ns = exchange.last_arrival_ns if ended_by_target else time.monotonic_ns()
 
-    async def _exchange(self, body: bytes, exchange: Exchange, request_id: str) -> None:
-        async with self._session.post(
+    @staticmethod
+    def _closed_before_use(exchange: Exchange) -> bool:
+        """Whether the target had closed a kept-alive connection at its end, which is no failure (RFC 9112, 9.3.1)."""
+        assert exchange.failure is not None
+        lost = exchange.failure[0] == record.TRANSPORT and exchange.response_started_ns is None
+        return lost and exchange.reused and exchange.retries == 0
+
+    async def _attempt(self, session: aiohttp.ClientSession, body: bytes, exchange: Exchange, request_id: str) -> None:
+        try:
+            await self._exchange(session, body, exchange, request_id)
+        except Exception as error:  # whatever it is, it is data: the user goes on with its next request
+            exchange.failure = exchange.failure or _failure(error)
+
+    async def _exchange(self, session: aiohttp.ClientSession, body: bytes, exchange: Exchange, request_id: str) -> None:
+        async with session.post(
             self._url, data=body, headers={"X-Request-Id": request_id}, allow_redirects=False
         ) as response:
             exchange.http_status = response.status
             exchange.content_type = response.content_type
+            encoding = response.headers.get("Content-Encoding", "identity")
+            if encoding.lower() != "identity":
+                exchange.failure = (
+                    record.PROTOCOL,
+                    f"the answer is compressed ({encoding}) although identity was asked",
+                )
             stream = response.content
             try:
                 error = stream.exception()
@@ -247,12 +289,30 @@ class Client:
                         task.cancel()
 
 
+def _session(headers: dict[str, str], *, insecure: bool, keep_alive: bool) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(
+        limit=0, socket_factory=_original_socket, ttl_dns_cache=300, ssl=not insecure, force_close=not keep_alive
+    )
+    # The only way to have aiohttp use a handler of ours; the pinned minor version keeps it true.
+    connector._factory = functools.partial(StampingHandler, loop=asyncio.get_running_loop())  # type: ignore[assignment]
+    return aiohttp.ClientSession(
+        connector=connector,
+        headers=headers,
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        read_bufsize=_READ_BUFFER_BYTES,
+        max_line_size=_MOST_HEADER_BYTES,
+        max_field_size=_MOST_HEADER_BYTES,
+    )
+
+
 def _failure(error: Exception) -> tuple[str, str]:
     """(status, reason) of an exception that aiohttp raised."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLError):
+        return record.CONNECT, "the server's certificate was refused"
     if isinstance(error, aiohttp.ClientConnectorError):
         return record.CONNECT, _words(error.os_error)
-    if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLError):
-        return record.CONNECT, f"the server's certificate was refused: {type(error).__name__}"
     if isinstance(error, aiohttp.ClientResponseError | aiohttp.InvalidURL | HttpProcessingError):
         return record.PROTOCOL, f"the answer is not HTTP: {type(error).__name__}"
     if isinstance(error, aiohttp.ServerDisconnectedError):

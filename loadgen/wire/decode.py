@@ -67,6 +67,7 @@ def decode(exchange: Exchange, *, count_tokens: Callable[[str], int] | None = No
         output_tokens=output_tokens,
         output_tokens_source=source,
         output_tokens_requested=exchange.output_tokens_requested,
+        retries=exchange.retries,
         request_bytes=exchange.request_bytes,
         response_bytes=len(body),
         kernel_stamps=exchange.kernel_stamps,

@@ -14,6 +14,10 @@ from loadgen.wire.sse import FirstToken
 Endpoint = Literal["chat", "completions"]
 
 
+# A read shorter than this may hold only the second half of `data: [DONE]`.
+_SPLIT_BYTES = 16
+
+
 class SentStamp(Protocol):
     """A connection that knows when it last sent."""
 
@@ -40,6 +44,10 @@ class Exchange:
     output_forced: bool = False
     """Whether the server was told to produce exactly `output_tokens_requested` (`ignore_eos`, `min_tokens`)."""
     request_bytes: int = 0
+    reused: bool = False
+    """Whether the connection had served a request before."""
+    retries: int = 0
+    """How often it was sent again, because a kept-alive connection had been closed before any byte came back."""
     connected_ns: int | None = None
     """When a connection, new or kept alive, was at hand."""
     sent_ns: int | None = None
@@ -65,6 +73,8 @@ class Exchange:
     first_token_ns: int | None = None
     last_event_ns: int | None = None
     """Arrival of the latest read that completed an event with data."""
+    done_ns: int | None = None
+    """Arrival of `[DONE]`, with which the answer is complete whatever the connection does next."""
     events: int = 0
     """Events since the first token; a live estimate of tokens, never a result."""
 
@@ -76,10 +86,18 @@ class Exchange:
         if self.sent_ns is None and self.wire is not None:
             self.sent_ns = self.wire.sent_ns
 
+    def start_again(self) -> None:
+        """Forgets an attempt of which the target has answered nothing."""
+        self.retries += 1
+        self.connected_ns = self.sent_ns = self.failure = self.wire = None
+        self.reused = False
+
     def add(self, chunk: bytes, arrival_ns: int) -> None:
         """Keeps the payload bytes of one read."""
         self.chunks.append(chunk)
         self.chunk_ns.append(arrival_ns)
+        if (b"[DONE]" in chunk or len(chunk) < _SPLIT_BYTES) and self._says_done():
+            self.done_ns = arrival_ns
         if self.first_token_ns is None:
             if not self.first_token.feed(chunk):
                 return
@@ -88,3 +106,12 @@ class Exchange:
         elif b"data:" in chunk:
             self.last_event_ns = arrival_ns
             self.events += chunk.count(b"data:")
+
+    def _says_done(self) -> bool:
+        """Whether a line of the last two reads is `data: [DONE]`; a text that quotes it does not begin its line."""
+        text = b"".join(self.chunks[-2:])
+        found = text.rfind(b"[DONE]")
+        if found < 0:
+            return False
+        line = max(text.rfind(b"\n", 0, found), text.rfind(b"\r", 0, found)) + 1
+        return text[line:found].strip() == b"data:" and text[found + 6 : found + 7] in (b"\n", b"\r")

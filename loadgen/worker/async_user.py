@@ -27,6 +27,8 @@ _EMIT_S = 0.1
 # A killed user waits this long for its task to be cancelled, so Locust's count cannot run ahead of the sockets.
 _CANCEL_S = 5.0
 _EVENTS_BEFORE_YIELD = 64
+# A task that raises at once must not spin.
+_AFTER_ERROR_S = 0.1
 
 _loop_thread: LoopThread | None = None
 _events: collections.deque[tuple[Any, dict[str, Any]]] = collections.deque()
@@ -142,7 +144,7 @@ class AsyncUser(User):  # type: ignore[misc]
         except Exception as error:
             fire = self.environment.events.user_error.fire
             loop_thread().on_hub(partial(fire, user_instance=self, exception=error, tb=error.__traceback__))
-            await asyncio.sleep(0)  # a task that fails at once must not starve the loop
+            await self.sleep(_AFTER_ERROR_S)
 
 
 async def _maybe_await(result: Any) -> None:

@@ -14,7 +14,10 @@ import time
 from collections.abc import Callable
 from typing import cast
 
+from locust.exception import StopUser
+
 from loadgen import record
+from loadgen.api_key import without_key
 from loadgen.messages import Configure, Window
 from loadgen.open_table import OpenTable
 from loadgen.record import RequestRecord, WorkerHealth
@@ -35,6 +38,7 @@ class Generator:
     def __init__(self, plan: Configure, api_key: str | None, table: OpenTable) -> None:
         self.plan = plan
         self._table = table
+        self._api_key = api_key
         endpoint = cast(Endpoint, plan.endpoint)
         self.client = Client(
             plan.base_url, endpoint, limits=Limits(**plan.limits_ns), api_key=api_key, insecure=plan.insecure
@@ -42,6 +46,8 @@ class Generator:
         self.health = HealthProbe(cast(WireLoop, asyncio.get_running_loop()))
         self.finished: collections.deque[tuple[RequestRecord, int | None]] = collections.deque()
         """Records that the hub has not taken yet, each with the slot in the table of open requests that it frees."""
+        self.problem: OSError | None = None
+        """Why requests can no longer be noted: no further one is sent."""
         self.level = -1
         self.ramp_ns = 0
         self._prompts: PromptQueue | None = None
@@ -59,7 +65,8 @@ class Generator:
         gc.freeze()
 
     async def request(self, user: int) -> RequestRecord:
-        """One request from its dispatch to its end. Raises only CancelledError, after the record was kept."""
+        """One request from its dispatch to its end. Raises CancelledError, after the record was kept, and StopUser when
+        it cannot be noted any more."""
         assert self._prompts is not None, "a user was spawned before the first level began"
         plan, level = self.plan, self.level
         index, body = self._prompts.take()
@@ -74,11 +81,17 @@ class Generator:
             output_tokens_requested=plan.output_tokens,
             output_forced=plan.ignore_eos,
         )
-        self._slots[exchange] = self._table.begin(level, index, exchange.dispatched_ns)
+        try:
+            self._slots[exchange] = self._table.begin(level, index, exchange.dispatched_ns)
+        except OSError as error:
+            self.problem = error
+            raise StopUser from None
         try:
             await self.client.send(body, exchange, f"{plan.nonce}-{level}-{index}")
         finally:
             request = decode(exchange)
+            if request.reason:
+                request = dataclasses.replace(request, reason=without_key(request.reason, self._api_key))
             if exchange in self._given_up:
                 # Its level is over and has it as censored; what came since is part of the next level's load.
                 self._given_up.discard(exchange)

@@ -20,8 +20,9 @@ import locust.runners
 from locust.env import Environment
 
 from loadgen import __version__, messages
+from loadgen.api_key import read_api_key
 from loadgen.errors import LoadgenError
-from loadgen.host import boot_id
+from loadgen.host import boot_id, raised_descriptor_limit
 from loadgen.messages import Ack, Configure, Finish, Finished, Hello, Level, LevelDone, Problem, Ready, Window
 from loadgen.prompts.recipe import PromptRecipe
 from loadgen.record import OK, RequestRecord, WorkerHealth
@@ -37,6 +38,8 @@ from loadgen.worker.streaming_user import StreamingUser
 
 _WRITE_S = 0.25
 _REPORT_S = 1.0
+# A worker whose controller says nothing for so long stops: load without a controller is nobody's wish.
+_CONTROLLER_SILENT_S = 15
 _IDLE_FILL_S = 0.02
 _LAST_ACK_S = 10.0
 
@@ -47,6 +50,7 @@ class WorkerProcess:
     def __init__(self, master_host: str, master_port: int) -> None:
         """Connects; raises LoadgenError when no controller answers."""
         locust.runners.WORKER_REPORT_INTERVAL = _REPORT_S
+        locust.runners.MASTER_HEARTBEAT_TIMEOUT = _CONTROLLER_SILENT_S
         self._environment = Environment(user_classes=[StreamingUser], events=locust.events)
         self._thread = loop_thread()
         self._live = LiveCounts()
@@ -89,6 +93,7 @@ class WorkerProcess:
             cores=os.cpu_count() or 1,
             program_version=__version__,
             boot_id=boot_id(),
+            descriptors=raised_descriptor_limit(),
         )
         self._say(messages.HELLO, hello)
         background = [gevent.spawn(self._write_forever), gevent.spawn(self._fill_forever)]
@@ -105,6 +110,11 @@ class WorkerProcess:
 
     def _on_configure(self, environment: Any, msg: Any) -> None:
         plan = Configure.decode(msg.data)
+        try:
+            api_key = read_api_key(plan.api_key_env)
+        except LoadgenError as error:
+            self._say(messages.READY, Ready(worker=plan.worker, problem=str(error)))
+            return
         if self._ledger is None:
             try:
                 self._ledger = Ledger(plan, lambda block: self._say(messages.BLOCK, block))
@@ -123,7 +133,7 @@ class WorkerProcess:
         )
 
         async def make() -> Generator:
-            return Generator(plan, os.environ.get(plan.api_key_env), ledger.table)
+            return Generator(plan, api_key, ledger.table)
 
         if self._generator is not None:  # configured again, for the next server of the sweep
             self._write()
@@ -212,6 +222,8 @@ class WorkerProcess:
             self._write()
             if self._ledger is not None:
                 self._ledger.resend()
+            if self._generator is not None and self._generator.problem is not None and not self._problem:
+                self._give_up(self._generator.problem)
             if self._level_done is not None and time.monotonic() - resent_s > 2:
                 resent_s = time.monotonic()
                 self._say(messages.LEVEL_DONE, self._level_done)
@@ -246,7 +258,7 @@ class WorkerProcess:
         """What cannot be kept must not be measured: the controller ends the run with what it has."""
         self._problem = True
         load = self._generator
-        problem = f"its spool cannot be written: {_words(error)}"
+        problem = f"its records cannot be written: {_words(error)}"
         self._say(messages.PROBLEM, Problem(worker=load.plan.worker if load else -1, problem=problem))
 
     def _tell_locust(self, request: RequestRecord, name: str) -> None:

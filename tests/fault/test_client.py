@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gzip
 import socket
+import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -201,3 +205,113 @@ def test_a_known_script_is_measured_as_it_was_played() -> None:
         for written_ns, arrived_ns in zip(played.writes_ns[1:], request.arrivals_ns.tolist(), strict=True):
             assert written_ns <= arrived_ns < written_ns + 20 * MS
         assert request.sent_ns is not None and request.sent_ns <= played.read_ns
+
+
+def test_an_answer_ends_with_done_even_when_its_body_does_not() -> None:
+    script_: list[Write] = [(10, ROLE), (50, C("a")), (70, C("b") + END(2)), (5000, b": late\n\n")]
+
+    async def script(client: Client) -> list[RequestRecord]:
+        return [await ask(client, 0), await ask(client, 1)]
+
+    began = time.monotonic()
+    with ScriptedServer(Answer(script_, end="hold")) as server:
+        records = measure(server.url, script)
+    assert time.monotonic() - began < 2
+    for request in records:
+        assert request.status == record.OK
+        assert request.finished_ns == request.last_token_ns
+
+
+@pytest.mark.parametrize("cut", range(1, 14))
+def test_done_is_found_wherever_it_is_cut_and_not_where_a_text_quotes_it(cut: int) -> None:
+    script_: list[Write] = [(5, C("data: [DONE]\n\n")), (10, C("x")), (30, FIN("stop") + U(9, 2) + DONE[:cut])]
+    script_ += [(40, DONE[cut:])]
+
+    async def script(client: Client) -> list[RequestRecord]:
+        return [await ask(client)]
+
+    with ScriptedServer(Answer(script_, end="hold")) as server:
+        (request,) = measure(server.url, script, Limits(between_tokens_ns=1500 * MS))
+    assert request.status == record.OK
+    assert len(request.arrivals_ns) == 2
+
+
+@contextlib.contextmanager
+def raw_server(answer: bytes) -> Iterator[str]:
+    """Writes `answer`, cut at every `|`, to the first request of each connection, then closes it."""
+
+    def serve(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            received = b""
+            while b"}" not in received.partition(b"\r\n\r\n")[2][-1:]:
+                data = connection.recv(65536)
+                if not data:
+                    return
+                received += data
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for part in answer.split(b"|"):
+                connection.sendall(part)
+                time.sleep(0.02)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def ask_raw(answer: bytes, requests: int = 1) -> list[RequestRecord]:
+    async def script(client: Client) -> list[RequestRecord]:
+        return [await ask(client, index) for index in range(requests)]
+
+    with raw_server(answer) as url:
+        return measure(url, script, Limits(between_tokens_ns=3000 * MS, first_token_ns=3000 * MS))
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def chunked(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+WHOLE = HEAD + chunked(ROLE + C("a")) + b"|" + chunked(C("b") + END(2)) + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "informational", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"]
+)
+def test_an_informational_answer_is_not_the_answer(informational: bytes) -> None:
+    (request,) = ask_raw(informational + b"|" + WHOLE)
+    assert request.status == record.OK
+    assert request.response_started_ns is not None and request.sent_ns is not None
+    assert request.response_started_ns - request.sent_ns > 15 * MS
+
+
+def test_broken_framing_in_mid_stream_ends_the_request_at_once_with_what_came_before() -> None:
+    (request,) = ask_raw(HEAD + chunked(ROLE + C("a")) + b"|" + chunked(C("b")) + b"nonsense\r\n")
+    assert request.status == record.PROTOCOL
+    assert len(request.arrivals_ns) == 2
+    assert request.finished_ns - request.dispatched_ns < 1000 * MS
+
+
+def test_a_server_that_closes_kept_alive_connections_costs_no_request() -> None:
+    records = ask_raw(WHOLE, requests=6)
+    assert [r.status for r in records] == [record.OK] * 6
+
+
+def test_a_compressed_answer_is_named_as_such() -> None:
+    body = gzip.compress(C("a") + END(1))
+    head = HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
+    (request,) = ask_raw(head + chunked(body) + b"0\r\n\r\n")
+    assert request.status == record.PROTOCOL
+    assert "gzip" in request.reason
+
+
+def test_long_headers_are_no_failure() -> None:
+    head = HEAD.replace(b"\r\n\r\n", b"\r\nX-Trace: " + b"a" * 20_000 + b"\r\n\r\n")
+    (request,) = ask_raw(head + chunked(C("a") + END(1)) + b"0\r\n\r\n")
+    assert request.status == record.OK

@@ -43,7 +43,7 @@ class Run:
         """Waits until half a second of the level's window has passed."""
         deadline = time.monotonic() + 40
         while time.monotonic() < deadline:
-            plans = [plan for plan, _ in RunFolder(self.folder).plans() if plan.level == level]
+            plans = [plan for entry in RunFolder(self.folder).plans() if (plan := entry.plan).level == level]
             if plans:
                 time.sleep(max(0.0, plans[0].window_start_ns / 1e9 + 0.5 - time.monotonic()))
                 return
@@ -119,7 +119,7 @@ def test_a_killed_worker_makes_its_level_invalid_and_the_next_one_is_measured_wi
         run.await_window()
         killed_s = time.monotonic()
         os.kill(run.workers()[0], signal.SIGKILL)
-        while not any(plan.lost_workers for plan, _ in RunFolder(run.folder).plans()):
+        while not any(entry.plan.lost_workers for entry in RunFolder(run.folder).plans()):
             assert time.monotonic() - killed_s < 6, "the level was not marked within six seconds"
             time.sleep(0.05)
         exit_code, _ = run.end()
@@ -138,7 +138,7 @@ def test_a_frozen_worker_is_marked_and_counts_again_after_its_return(tmp_path: P
         frozen = run.workers()[0]
         os.kill(frozen, signal.SIGSTOP)
         stopped_s = time.monotonic()
-        while not any(plan.lost_workers for plan, _ in RunFolder(run.folder).plans()):
+        while not any(entry.plan.lost_workers for entry in RunFolder(run.folder).plans()):
             assert time.monotonic() - stopped_s < 6, "the level was not marked within six seconds"
             time.sleep(0.05)
         os.kill(frozen, signal.SIGCONT)
@@ -206,9 +206,17 @@ def test_a_torn_spool_costs_its_last_block_and_says_so(tmp_path: Path) -> None:
     os.truncate(spool, spool.stat().st_size - 7)
     again = subprocess.run([*LOADGEN, "report", str(run.folder)], capture_output=True, text=True, timeout=60)
     assert again.returncode == 0, again.stderr
-    assert re.search(r"last \d+ bytes of records/worker-0\.spool are damaged", again.stdout)
+    assert re.search(r"\d+ bytes of records/worker-0\.spool are torn or damaged", again.stdout)
     (level,) = run.levels()
     assert level["requests"]["ok"] > 0
+
+    content = bytearray(spool.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    spool.write_bytes(content)
+    again = subprocess.run([*LOADGEN, "report", str(run.folder)], capture_output=True, text=True, timeout=60)
+    assert again.returncode == 3, "a level that has lost records of its window is valid for nothing"
+    (damaged,) = run.levels()
+    assert "records_missing" in rules(damaged) and damaged["missing_records"] > 0
 
 
 REMOTE = (

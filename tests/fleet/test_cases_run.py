@@ -48,7 +48,7 @@ def test_t20_streams_of_locust_users_really_overlap(tmp_path: Path) -> None:
         )
     assert server.peak_in_flight == 50
     assert level["achieved_concurrency"] == pytest.approx(50, rel=0.05)
-    assert 100 <= level["p50_ttft_ms"] and level["p95_ttft_ms"] <= 140
+    assert level["p50_ttft_ms"] >= 100 and level["p95_ttft_ms"] <= 140
     # One after another, fifty streams of one second would be one a second.
     assert level["request_throughput"] > 40
 
@@ -60,7 +60,7 @@ def test_t16_150_streams_through_one_worker_are_150_in_flight(tmp_path: Path) ->
         )
     assert server.peak_in_flight == 150
     assert level["achieved_concurrency"] == pytest.approx(150, rel=0.03)
-    assert 1000 <= level["p50_ttft_ms"] and level["p95_ttft_ms"] <= 1100
+    assert level["p50_ttft_ms"] >= 1000 and level["p95_ttft_ms"] <= 1100
 
 
 def test_t19_prompts_differ_across_levels_and_workers(tmp_path: Path) -> None:

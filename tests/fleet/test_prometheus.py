@@ -158,7 +158,7 @@ def test_prometheus_stores_what_the_run_measured(tmp_path: Path) -> None:
         counted = sum(len(one.arrivals_ns) if one.output_tokens is None else one.output_tokens for one in records)
         assert tokens[-1][1] == counted
 
-        window_end_ns = {plan.level: plan.window_end_ns for plan, _ in RunFolder.open(out).plans()}
+        window_end_ns = {entry.plan.level: entry.plan.window_end_ns for entry in RunFolder.open(out).plans()}
         for level in levels:
             end = wall_instant(window_end_ns[level["level"]])
             ((_, number),) = stored.now("loadgen_active_level", at=end)

@@ -228,6 +228,34 @@ def test_a_missing_key_is_refused_and_the_right_one_is_written_nowhere(tmp_path:
     assert SECRET not in with_key.stdout + with_key.stderr
 
 
+def test_a_key_with_a_line_end_is_refused_without_showing_it(tmp_path: Path) -> None:
+    with running_simulator(env={"SIM_API_KEY": SECRET}) as simulator:
+        ended = loadgen(
+            *["run", "--base-url", simulator.url, "-o", str(tmp_path / "out"), *QUICK],
+            env={"OPENAI_API_KEY": f"{SECRET}\r"},
+        )
+    assert ended.returncode == 2
+    assert "OPENAI_API_KEY" in ended.stderr and SECRET not in ended.stderr
+
+
+def test_a_server_that_repeats_the_key_in_its_errors_does_not_bring_it_into_the_folder(tmp_path: Path) -> None:
+    def answer(k: int, _: Request) -> Answer:
+        good = [(5, C("a")), (10, C("b") + FIN("length") + U(40, 2) + DONE)]
+        return Answer(good) if k == 0 or k % 2 else refusal(503, f"Bad key {SECRET}!")
+
+    with ScriptedServer(answer) as server:
+        ended = loadgen(
+            *["run", "--base-url", server.url, "-o", str(tmp_path / "out"), "--concurrency", "2"],
+            *["--tokenizer", str(folder()), "--warmup", "0.5s", "--duration", "1s"],
+            *["--input-tokens", "40", "--output-tokens", "2", "--metrics-port", "off"],
+            env={"OPENAI_API_KEY": SECRET},
+        )
+    (level,) = json.loads((tmp_path / "out" / "summary.json").read_text())["levels"]
+    assert any("<key>" in error["reason"] for error in level["error_reasons"])
+    assert SECRET.encode() not in everything_in(tmp_path / "out")
+    assert SECRET not in ended.stdout + ended.stderr
+
+
 def test_a_port_in_use_is_refused_with_the_option_that_changes_it(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

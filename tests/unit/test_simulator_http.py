@@ -274,8 +274,9 @@ def test_a_wrong_option_is_named(option: str, value: str, named: str) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
 def test_a_killed_parent_takes_the_simulator_with_it() -> None:
     code = (
-        "import subprocess, sys, time;"
-        f"child = subprocess.Popen({[*COMMAND, '--die-with-parent']!r}, stdout=subprocess.PIPE, text=True);"
+        "import os, subprocess, sys, time;"
+        f"command = {[*COMMAND, '--die-with-parent']!r} + [str(os.getpid())];"
+        "child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True);"
         "print(child.pid, child.stdout.readline(), flush=True); time.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

@@ -90,7 +90,7 @@ def test_a_reader_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [r.index for block in reader.blocks() if isinstance(block, list) for r in block] == [0]
     spool.append(encode_records([request(1)]))
     assert [r.index for block in reader.blocks() if isinstance(block, list) for r in block] == [1]
-    assert reader.unread_bytes() == 0
+    assert reader.lost_bytes() == 0
     assert reader.offset == spool.bytes_written
     spool.close()
 
@@ -110,18 +110,19 @@ def test_a_spool_cut_at_any_byte_gives_every_whole_block(tmp_path: Path) -> None
         assert [r.index for r in read_records(torn)] == list(range(complete)), cut
 
 
-def test_a_damaged_block_is_not_believed(tmp_path: Path) -> None:
+def test_a_damaged_block_is_left_out_and_counted(tmp_path: Path) -> None:
     spool = SpoolWriter(tmp_path / "s")
-    spool.append(encode_records([request(0)]))
-    kept = spool.bytes_written
-    spool.append(encode_records([request(1)]))
+    ends = []
+    for index in range(3):
+        spool.append(encode_records([request(index)]))
+        ends.append(spool.bytes_written)
     spool.close()
     content = bytearray(spool.path.read_bytes())
-    content[kept + 20] ^= 0xFF
+    content[ends[0] + 20] ^= 0xFF
     spool.path.write_bytes(content)
     reader = SpoolReader(spool.path)
-    assert sum(1 for _ in reader.blocks()) == 1
-    assert reader.unread_bytes() == len(content) - kept
+    assert [r.index for block in reader.blocks() if isinstance(block, list) for r in block] == [0, 2]
+    assert reader.lost_bytes() == ends[1] - ends[0]
 
 
 def test_a_file_that_is_no_spool_is_refused(tmp_path: Path) -> None:

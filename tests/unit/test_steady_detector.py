@@ -1,6 +1,7 @@
 """When a level has settled: not before every user is through once, not while anything moves, and never never."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -205,3 +206,27 @@ def test_every_users_first_request_bounds_the_length_from_below() -> None:
 def test_without_a_report_there_is_no_pace() -> None:
     pace = SettleDetector(workers=1, users=4, began_ns=0, all_there_ns=BIN_NS).pace()
     assert (pace.completed_rate, pace.e2e_p95_s, pace.n) == (None, None, 0)
+
+
+def test_two_generations_must_have_been_steady() -> None:
+    detector = SettleDetector(workers=1, users=1, began_ns=0, all_there_ns=0)
+    detector.update(0, report([10.0] * 190, requests=[(0, 0.0, 10.0)]))
+    assert detector.settled(19 * SECOND).reason.startswith("steady for 19.0 s of the 20.0 s")
+    detector.update(0, report([10.0] * 10, first_bin=190))
+    assert detector.settled(20 * SECOND).settled
+
+
+def test_a_level_whose_ttft_still_grows_has_not_settled() -> None:
+    requests = [(user, s, s + 1.0) for s in range(20) for user in range(4)]
+    told_so_far = report([10.0] * 200, requests=requests)
+    growing = replace(told_so_far, ttft_ns=[round(finished * 0.05) for finished in told_so_far.finished_ns])
+    detector = SettleDetector(workers=1, users=4, began_ns=0, all_there_ns=0)
+    detector.update(0, growing)
+    assert detector.settled(20 * SECOND).reason == "TTFT is still changing (MSER-5)"
+
+
+def test_the_pace_falls_back_to_everything_where_nothing_ended_lately() -> None:
+    detector = SettleDetector(workers=1, users=1, began_ns=0, all_there_ns=0)
+    detector.update(0, report(np.linspace(50, 100, 200).tolist(), requests=each_second(1, 3)))
+    pace = detector.pace()
+    assert (pace.n, pace.completed_rate) == (3, pytest.approx(3 / 20))

@@ -83,3 +83,15 @@ def test_the_order_of_the_records_does_not_matter_and_the_result_is_strict_json(
     random.Random(4).shuffle(shuffled)
     assert stationarity(plan(0, 3500), shuffled) == expected
     assert orjson.loads(orjson.dumps(expected)) == expected
+
+
+def test_a_generation_is_the_time_of_failed_requests_too() -> None:
+    records = [normal(5, 50, 10, sent_ms=90 * i) for i in range(10)]
+    records += [request(180 * i, [180 * i + 50], status="truncated", finished_ms=180 * i + 180) for i in range(10)]
+    assert stationarity(plan(0, 900), records)["generations"] == pytest.approx(900 / ((10 * 90 + 5 * 180) / 15))
+
+
+def test_what_too_few_requests_cannot_tell_from_chance_has_no_p_value() -> None:
+    found = stationarity(plan(0, 270), closed_loop(1, 5))
+    assert found["judged"], "throughput is cut by time, and three generations of it are enough"
+    assert found["figures"]["ttft"] == {"drift_per_window": pytest.approx(0), "p_value": None}
