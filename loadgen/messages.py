@@ -6,6 +6,7 @@
                                 ◄─    CONFIGURE (target, workload, my share, my clock)
       READY                     ─►
                                 ◄─    LEVEL (before its users are spawned)
+      PROGRESS                  ─►    … until the window is told
                                 ◄─    WINDOW (two instants of my clock, ahead of time)
       BLOCK (spool, if remote)  ─►
       LEVEL_DONE                ─►                                         … once a level
@@ -104,6 +105,8 @@ class Level(Message):
     ramp_ns: int
     depth: int
     """Prompts a worker keeps built ahead."""
+    tell_progress: bool
+    """Whether the controller wants to see the level settle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,8 @@ PONG = "loadgen_pong"
 CONFIGURE = "loadgen_configure"
 READY = "loadgen_ready"
 LEVEL = "loadgen_level"
+PROGRESS = "loadgen_progress"
+"""Carries `loadgen.stats.progress.Progress`."""
 WINDOW = "loadgen_window"
 BLOCK = "loadgen_block"
 ACK = "loadgen_ack"

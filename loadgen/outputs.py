@@ -75,7 +75,12 @@ def conditions(scenario: Scenario, provenance: dict[str, Any]) -> dict[str, Any]
         "input": f"{workload.input_tokens} tokens",
         "output": f"{workload.output_tokens} tokens, {forced}",
         "load": "closed loop, no think time",
-        "window": f"{load.duration:g} s after {load.warmup:g} s of warm-up",
+        "window": " ".join(
+            [
+                "as long as the work needs" if load.duration is None else f"{load.duration:g} s",
+                "once steady" if load.warmup is None else f"after {load.warmup:g} s of warm-up",
+            ]
+        ),
         "workers": str(len(provenance.get("workers", []))) if provenance else None,
         "arrival stamps": target.get("arrival_stamps"),
         "seed": str(scenario.seed),

@@ -158,6 +158,12 @@ class LevelPlan:
     """Of these, workers that were missing at some time of the level."""
     late_workers: int = 0
     """Workers that tried to join during the level; Locust may have moved users to them before they were sent away."""
+    settled: bool | None = None
+    """Whether it was steady when its window opened; None when the scenario gave the warm-up."""
+    settle_reason: str = ""
+    """Why it counted as steady, or why not."""
+    window_reason: str = ""
+    """Why the window is so long; empty when the scenario gave its length."""
     missing_records: int = 0
     """Records that workers said they had written for the level and that are not in the spools."""
     interrupted: bool = False

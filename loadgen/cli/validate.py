@@ -16,10 +16,12 @@ def validate(scenario: Scenario) -> None:
     What it prints is a scenario itself. Exit code 0, or 2 with every problem on standard error.
     """
     levels = scenario.levels()
-    load_s = len(levels) * (scenario.load.warmup + scenario.load.duration)
+    load = scenario.load
+    load_s = len(levels) * load.least_s()
+    least = "" if load.warmup is not None and load.duration is not None else "at least "
     typer.echo(scenario.to_yaml(), nl=False)
     typer.echo(
-        f"# {_counted(len(levels), 'level')}: {format_duration(load_s)} of warm-up and measuring, without drains."
+        f"# {_counted(len(levels), 'level')}: {least}{format_duration(load_s)} of warm-up and measuring, without drains."
     )
 
 

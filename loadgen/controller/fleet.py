@@ -35,6 +35,7 @@ from loadgen.messages import (
     Ready,
 )
 from loadgen.run_folder import RunFolder
+from loadgen.stats.progress import Progress
 from loadgen.worker.streaming_user import StreamingUser
 
 _PINGS = 12
@@ -96,6 +97,8 @@ class Fleet:
         self._local: list[subprocess.Popen[bytes]] = []
         self._on_live = on_live
         self._pause = pause
+        self.on_progress: Callable[[int, Progress], object] | None = None
+        """Who watches the level settle: is given each worker's index and what it tells."""
         self._folder: RunFolder | None = None
         self._best_ping_ns: dict[str, int] = {}
         self._complete = False
@@ -106,6 +109,7 @@ class Fleet:
             (messages.HELLO, self._on_hello),
             (messages.PONG, self._on_pong),
             (messages.READY, self._on_ready),
+            (messages.PROGRESS, self._on_progress),
             (messages.BLOCK, self._on_block),
             (messages.LEVEL_DONE, self._on_level_done),
             (messages.PROBLEM, self._on_problem),
@@ -288,6 +292,10 @@ class Fleet:
 
     def _on_ready(self, environment: Any, msg: Any) -> None:
         self.workers[msg.node_id].ready = Ready.decode(msg.data)
+
+    def _on_progress(self, environment: Any, msg: Any) -> None:
+        if self.on_progress is not None:
+            self.on_progress(self.workers[msg.node_id].index, Progress.decode(msg.data))
 
     def _on_block(self, environment: Any, msg: Any) -> None:
         block = Block.decode(msg.data)

@@ -186,7 +186,7 @@ class _Controller:
         progress = Progress(
             levels=len(levels),
             named_keys=_named_keys(levels),
-            remaining_s=len(levels) * (load.warmup + load.duration),
+            remaining_s=len(levels) * load.least_s(),
         )
         display = Display(self._console, progress, self._live.figures)
         failure: LoadgenError | None = None

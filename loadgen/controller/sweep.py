@@ -19,8 +19,13 @@ from loadgen.messages import Window
 from loadgen.record import LevelPlan
 from loadgen.run_folder import RunFolder
 from loadgen.scenario.model import Level, Load
+from loadgen.stats.steady import SettleDetector, Verdict
+from loadgen.stats.window import WindowLength, window_length
 
 _POLL_S = 0.05
+_SETTLE_POLL_S = 0.25
+# The window is told to the workers this long before it opens.
+_AHEAD_NS = 100_000_000
 # The workers' own deadline must pass before the controller loses patience with them.
 _PATIENCE_S = 5.0
 # Prompts kept ready: enough for every user to send a few before the hub gets its next turn.
@@ -95,28 +100,47 @@ class Sweep:
         fleet.measure_clocks()  # again: clocks of different hosts drift apart
         for worker in self._participants:
             worker.level_done = None
+        adaptive = load.warmup is None or load.duration is None
+        ramp_s = load.ramp if load.warmup is None else min(load.ramp, load.warmup)
+        began_ns = time.monotonic_ns()
         fleet.say(
             messages.LEVEL,
             messages.Level(
                 level=level.level,
-                # A first request after the warm-up would leave the window below its load.
-                ramp_ns=round(min(load.ramp, load.warmup) * 1e9),
+                ramp_ns=round(ramp_s * 1e9),
                 depth=max(_LEAST_DEPTH, _DEPTH_PER_USER * level.concurrency),
+                tell_progress=adaptive,
             ),
         )
         fleet.set_stop_timeout(load.drain_timeout)
+        shrinks = fleet.users > level.concurrency
         fleet.spawn(level.concurrency)
         self._check_workers()
+        there_ns = time.monotonic_ns()
+        detector = SettleDetector(
+            workers=len(self._participants),
+            users=level.concurrency,
+            # Users that were taken away ended their last requests in this level without belonging to it.
+            began_ns=there_ns if shrinks else began_ns,
+            all_there_ns=there_ns + round(ramp_s * 1e9),
+            most_s=load.max_warmup,
+        )
+        fleet.on_progress = detector.update if adaptive else None
+        verdict = self._warm_up(detector)
+        length = self._window_length(detector)
 
-        start_ns = time.monotonic_ns() + round(load.warmup * 1e9)
+        start_ns = time.monotonic_ns() + _AHEAD_NS
         plan = LevelPlan(
             level=level.level,
             concurrency=level.concurrency,
             window_start_ns=start_ns,
-            window_end_ns=start_ns + round(load.duration * 1e9),
+            window_end_ns=start_ns + round(length.window_s * 1e9),
             run=level.run,
             server=progress.named(level),
             workers=len(self._participants),
+            settled=None if verdict is None else verdict.settled,
+            settle_reason="" if verdict is None else verdict.reason,
+            window_reason=length.reason,
         )
         deadline_ns = plan.window_end_ns + round(load.drain_timeout * 1e9)
         for worker in self._participants:
@@ -131,9 +155,8 @@ class Sweep:
         self._note(plan)
         on_window(plan)
         try:
-            progress.enter("warm-up", load.warmup)
             self._wait_until(plan, plan.window_start_ns)
-            progress.enter("window", load.duration)
+            progress.enter("window", length.window_s)
             self._wait_until(plan, plan.window_end_ns)
             progress.enter("drain")
             self._wait_for_drain(plan, deadline_ns)
@@ -143,6 +166,32 @@ class Sweep:
         plan = dataclasses.replace(self._marked(plan), drained_ns=time.monotonic_ns())
         self._note(plan)
         return plan
+
+    def _warm_up(self, detector: SettleDetector) -> Verdict | None:
+        """Waits for the given warm-up (None), or until the level is steady or will not be."""
+        load, now_s = self._load, time.monotonic()
+        if load.warmup is not None:
+            self.progress.enter("warm-up", load.warmup)
+            while time.monotonic() < now_s + load.warmup:
+                self._pause(_POLL_S)
+                self._check_workers()
+            return None
+        self.progress.enter("settling")
+        while True:
+            self._pause(_SETTLE_POLL_S)
+            verdict = detector.settled(time.monotonic_ns())
+            if verdict.measure:
+                return verdict
+            if self._fleet.find_lost():  # its reports are missing, and the level is invalid anyway
+                self._check_workers()
+                return Verdict(False, True, f"a worker went missing: {verdict.reason}", None)
+
+    def _window_length(self, detector: SettleDetector) -> WindowLength:
+        load = self._load
+        if load.duration is not None:
+            return WindowLength(load.duration, "", capped=False)
+        pace = detector.pace()
+        return window_length(pace.completed_rate, pace.e2e_p95_s, most_s=load.max_duration)
 
     def _note(self, plan: LevelPlan) -> None:
         self._noted = (plan.lost_workers, plan.late_workers)

@@ -46,6 +46,12 @@ def _root_with_its_path(value: object) -> str:
 GatewayUrl = Annotated[str, BeforeValidator(_root_with_its_path), Kind("URL")]
 
 
+LEAST_SETTLING_S = 5.0
+"""A level is watched at least so long before it counts as steady (loadgen.stats.steady)."""
+LEAST_WINDOW_S = 15.0
+"""A window whose length follows from the work is at least so long (loadgen.stats.window)."""
+
+
 class Target(Section):
     """What is measured: a server that the run starts (`server`), or one that is there already (`base_url`)."""
 
@@ -115,8 +121,20 @@ class Load(Section):
     concurrency: Counts = Field(
         (1, 2, 4, 8), description="Requests in flight at once: one number, or a list, which is a sweep of levels."
     )
-    warmup: Duration = Field(5.0, description="Time under load before the measuring window of a level opens.")
-    duration: PositiveDuration = Field(20.0, description="Length of the measuring window of a level.")
+    warmup: Duration | None = Field(
+        None,
+        description="Time under load before the measuring window of a level opens; null waits until the level is steady.",
+    )
+    duration: PositiveDuration | None = Field(
+        None,
+        description="Length of the measuring window of a level; null is as long as 200 requests and 3 × the P95 of E2E "
+        "latency take, at least 15s.",
+    )
+    max_warmup: PositiveDuration = Field(
+        120.0,
+        description="How long to wait at most until a level is steady; it is measured then all the same, and marked.",
+    )
+    max_duration: PositiveDuration = Field(120.0, description="Longest window where duration is null.")
     num_runs: Annotated[int, Kind("N"), Field(ge=1, le=100)] = Field(
         1, description="How often the whole sweep is run; more than once gives median and spread of each level."
     )
@@ -124,8 +142,13 @@ class Load(Section):
         30.0, description="How long requests of the window may take to end afterwards; later ones count as censored."
     )
     ramp: Duration = Field(
-        1.0, description="Time over which the first requests of a level are spread; at most the warm-up."
+        1.0, description="Time over which the first requests of a level are spread; at most a warm-up that is given."
     )
+
+    def least_s(self) -> float:
+        """How long a level takes at least, without its drain."""
+        warmup_s = LEAST_SETTLING_S if self.warmup is None else self.warmup
+        return warmup_s + (LEAST_WINDOW_S if self.duration is None else self.duration)
 
 
 class Timeouts(Section):

@@ -19,6 +19,7 @@ from loadgen.stats.latencies import LATENCIES, chunk_gaps, itl_gaps, per_request
 from loadgen.stats.load import full_run, in_flight, request_rates, token_rates, within
 from loadgen.stats.percentile import Samples, is_weak
 from loadgen.stats.slo import evaluate, good_requests, latency_slos
+from loadgen.stats.stationarity import window_stationarity
 from loadgen.stats.validity import judge
 
 PERCENTILES = (50, 90, 95, 99)
@@ -95,6 +96,10 @@ def level_object(
         "lost_workers": plan.lost_workers,
         "late_workers": plan.late_workers,
         "missing_records": plan.missing_records,
+        "settled": plan.settled,
+        "settle_reason": plan.settle_reason,
+        "window_reason": plan.window_reason,
+        "steady_state": window_stationarity(c, window),
         "interrupted": plan.interrupted,
     }
     level["slo"] = None if slo is None else evaluate(slo, level)

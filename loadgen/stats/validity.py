@@ -103,6 +103,19 @@ def _too_few(level: Level) -> str | None:
     return f"{n} ok requests; at least {FEWEST_OK} are needed for a median." if 0 < n < FEWEST_OK else None
 
 
+def _not_settled(level: Level) -> str | None:
+    reason = level["settle_reason"]
+    return f"{reason[:1].upper()}{reason[1:]}." if level["settled"] is False else None
+
+
+def _drifting(level: Level) -> str | None:
+    steady = level["steady_state"]
+    if not steady["drifting"]:
+        return None
+    drift, p = steady["drift_per_window"], steady["p_value"]
+    return f"{steady['figure']} changed by {_percent(drift)} of its mean over the window (p = {p:.2g})."
+
+
 def _few(level: Level) -> str | None:
     n = _ok(level)
     return f"{n} ok requests: P95 and P99 are the largest sample." if FEWEST_OK <= n < FEWEST_OK_FOR_P95 else None
@@ -294,6 +307,18 @@ RULES: tuple[Rule, ...] = (
         "Make the server send usage (`stream_options.include_usage`), or name a tokenizer.",
     ),
     Rule("cut_off", "invalid", _cut_off, "Give the drain more time, or shorten the outputs."),
+    Rule(
+        "not_settled",
+        "suspect",
+        _not_settled,
+        "Give it more time with max_warmup, or look for what makes the server change: a cache that fills, other traffic.",
+    ),
+    Rule(
+        "drifting",
+        "suspect",
+        _drifting,
+        "Lengthen the warm-up, or look for what changed meanwhile; the figures are a mean over that change.",
+    ),
     Rule("few_samples", "suspect", _few, "Measure longer before trusting P95."),
     Rule("some_cut_off", "suspect", _some_cut_off, "Give the drain more time: the tail is longer than it looks."),
     Rule("errors", "suspect", _errors, "Look at the error reasons before comparing latencies."),

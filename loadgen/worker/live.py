@@ -30,15 +30,18 @@ class LiveCounts:
             self._output_tokens += events if request.output_tokens is None else request.output_tokens
         self._latencies.add(records)
 
+    def output_tokens(self, load: Generator) -> int:
+        """Tokens so far, those of open requests included; never goes down."""
+        # Even if a failed request brought less than it seemed to.
+        self._reported_output_tokens = max(self._reported_output_tokens, self._output_tokens + load.events_in_flight())
+        return self._reported_output_tokens
+
     def snapshot(self, load: Generator) -> dict[str, Any]:
         """Everything so far, with the tokens of open requests; plain data for a message."""
-        # A count that was reported never goes down, even if a failed request brought less than it seemed to.
-        tokens = self._output_tokens + load.events_in_flight()
-        self._reported_output_tokens = max(self._reported_output_tokens, tokens)
         return {
             "requests": dict(self._requests),
             "input_tokens": self._input_tokens,
-            "output_tokens": self._reported_output_tokens,
+            "output_tokens": self.output_tokens(load),
             "in_flight": len(load.client.open),
             "loop_lag_ns": load.health.latest_lag_ns,
             "histograms": self._latencies.snapshot(),

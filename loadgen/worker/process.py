@@ -26,6 +26,7 @@ from loadgen.host import boot_id, raised_descriptor_limit
 from loadgen.messages import Ack, Configure, Finish, Finished, Hello, Level, LevelDone, Problem, Ready, Window
 from loadgen.prompts.recipe import PromptRecipe
 from loadgen.record import OK, RequestRecord, WorkerHealth
+from loadgen.stats.progress import ProgressLog
 from loadgen.wire.exchange import Endpoint
 from loadgen.wire.request import BodyTemplate
 from loadgen.worker import generator
@@ -41,6 +42,8 @@ _REPORT_S = 1.0
 # A worker whose controller says nothing for so long stops: load without a controller is nobody's wish.
 _CONTROLLER_SILENT_S = 15
 _IDLE_FILL_S = 0.02
+_LOOK_S = 0.1
+_LOOKS_A_REPORT = 3
 _LAST_ACK_S = 10.0
 
 
@@ -61,6 +64,9 @@ class WorkerProcess:
         self._prompts: PromptQueue | None = None
         self._level_done: LevelDone | None = None
         """Said and not acknowledged yet."""
+        self._progress: ProgressLog | None = None
+        """What the controller is told while it watches a level settle."""
+        self._tokens_before = 0
         self._problem = False
         self._finishing: gevent.Greenlet | None = None
         locust.events.report_to_master.add_listener(self._report)
@@ -96,7 +102,9 @@ class WorkerProcess:
             descriptors=raised_descriptor_limit(),
         )
         self._say(messages.HELLO, hello)
-        background = [gevent.spawn(self._write_forever), gevent.spawn(self._fill_forever)]
+        background = [
+            gevent.spawn(work) for work in (self._write_forever, self._fill_forever, self._tell_progress_forever)
+        ]
         self._runner.greenlet.join()
         gevent.killall(background)
         self._close()
@@ -159,12 +167,17 @@ class WorkerProcess:
         while not prompts.fill():
             gevent.sleep(0)
         self._prompts = prompts
+        self._progress = None
+        if level.tell_progress:
+            self._progress = ProgressLog(now_ns=time.monotonic_ns(), clock_offset_ns=load.plan.clock_offset_ns)
+            self._tokens_before = self._live.output_tokens(load)
         self._thread.on_loop(load.begin_level, level.level, level.ramp_ns, prompts)
 
     def _on_window(self, environment: Any, msg: Any) -> None:
         window = Window.decode(msg.data)
         load = self._generator
         assert load is not None
+        self._progress = None
 
         def done(health: WorkerHealth) -> None:
             self._thread.on_hub(lambda: gevent.spawn(self._end_level, health))
@@ -228,6 +241,19 @@ class WorkerProcess:
                 resent_s = time.monotonic()
                 self._say(messages.LEVEL_DONE, self._level_done)
 
+    def _tell_progress_forever(self) -> None:
+        """While a level settles: ten looks a second at the tokens so far, four reports a second."""
+        looks = 0
+        while True:
+            gevent.sleep(_LOOK_S)
+            log, load = self._progress, self._generator
+            if log is None or load is None:
+                continue
+            log.note_tokens(time.monotonic_ns(), self._live.output_tokens(load) - self._tokens_before)
+            looks += 1
+            if looks % _LOOKS_A_REPORT == 0:
+                self._runner.send_message(messages.PROGRESS, log.take().encode())
+
     def _fill_forever(self) -> None:
         while True:
             prompts = self._prompts
@@ -252,6 +278,8 @@ class WorkerProcess:
         records = [request for request, slot in finished if slot is not None]
         self._live.add(records)
         for request in records:
+            if self._progress is not None:
+                self._progress.note_finished(request)
             self._tell_locust(request, load.plan.endpoint)
 
     def _give_up(self, error: OSError) -> None:

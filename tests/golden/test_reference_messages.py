@@ -31,7 +31,7 @@ hint: Keep one: target.server for a server that the run starts, target.base_url 
 error: --isl: workload.input_tokens is "many". It must be a whole number.
 hint: Write for example --isl 512. Prompt tokens of each request, as the server counts them, chat template included.
 error: mine.yaml:8: load.duration is "0s". It must be longer than zero.
-hint: Write for example duration: 20s. Length of the measuring window of a level.
+hint: Length of the measuring window of a level; null is as long as 200 requests and 3 × the P95 of E2E latency take, at least 15s.
 error: mine.yaml:9: slo.ttft_p95 is 500. A limit needs its unit, since tools disagree about it: write 500ms or 0.5s.
 hint: Highest P95 of the time to first token.
 """

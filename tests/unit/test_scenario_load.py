@@ -134,7 +134,7 @@ def test_conditions_that_cannot_be_read_are_refused(conditions: str) -> None:
         ("load:\n  concurrency: yes\n", 2, "load.concurrency", "not a number"),
         ("load:\n  concurrency: 2.5\n", 2, "load.concurrency", "whole number"),
         ("load:\n\n  duration: 0s\n", 3, "load.duration", "longer than zero"),
-        ("load:\n  duration: null\n", 2, "load.duration", "not a duration"),
+        ("load:\n  duration: []\n", 2, "load.duration", "not a duration"),
         ("load: {warmup: -1s}\n", 1, "load.warmup", "negative"),
         ("workload: {input_tokens: -5}\n", 1, "workload.input_tokens", "at least 1"),
         ("workload: {input_tokens: 1k}\n", 1, "workload.input_tokens", "whole number"),

@@ -58,7 +58,7 @@ def test_every_key_says_what_it_is() -> None:
 def test_the_schema_for_editors_takes_what_the_scenario_takes() -> None:
     schema = Scenario.model_json_schema()
     load = schema["$defs"]["Load"]["properties"]
-    assert {kind["type"] for kind in load["duration"]["anyOf"]} == {"number", "string"}
+    assert {kind["type"] for kind in load["ramp"]["anyOf"]} == {"number", "string"}
     assert {kind["type"] for kind in load["concurrency"]["anyOf"]} == {"integer", "array"}
 
 
@@ -110,4 +110,4 @@ def test_what_a_scenario_writes_is_read_back_as_the_same(values: dict[str, Any],
 
 
 def test_durations_are_written_as_people_write_them() -> None:
-    assert yaml.safe_load(Scenario().to_yaml())["load"]["warmup"] == "5s"
+    assert yaml.safe_load(Scenario().to_yaml())["load"]["drain_timeout"] == "30s"
