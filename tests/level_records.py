@@ -110,7 +110,8 @@ def health(worker: int = 0, **fields: Any) -> WorkerHealth:
             "read_delay_p99_ms": 0.2,
             "cpu_loop_thread": 0.31,
             "cpu_process": 0.35,
-            "refused_stamps": 0, "clock_offset_ns": 0,
+            "refused_stamps": 0,
+            "clock_offset_ns": 0,
             "clock_error_ns": 40_000,
             **fields,
         }

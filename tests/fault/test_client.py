@@ -19,6 +19,9 @@ from tests.measuring import ask, ask_all, measure
 from tests.scripted_server import Answer, Request, ScriptedServer, Write, refusal
 from tests.sse_events import DONE, END, FIN, NORMAL, ROLE, C, U, event
 
+# Its asserts compare instants: it runs alone, since another test on the same cores would bend them.
+pytestmark = pytest.mark.alone
+
 MS = 1_000_000
 
 FAILURES: dict[str, Answer] = {

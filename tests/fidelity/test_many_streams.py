@@ -7,9 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from loadgen.record import OK
 from loadgen.run_folder import RunFolder, RunReader
 from tests.simulator_process import running_simulator
+
+# Its asserts compare instants: it runs alone, since another test on the same cores would bend them.
+pytestmark = pytest.mark.alone
 
 STEP = ["--step-overhead-ms", "10", "--prefill-time-per-token-ms", "0", "--decode-base-ms", "0"]
 ENGINE = [*STEP, "--decode-time-per-seq-ms", "0", "--max-num-seqs", "256", "--max-num-batched-tokens", "65536"]

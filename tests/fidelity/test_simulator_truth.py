@@ -13,6 +13,9 @@ import pytest
 from server.simulator.settings import SimulatorSettings
 from tests.simulator_process import SimulatorProcess, running_simulator
 
+# Its asserts compare instants: it runs alone, since another test on the same cores would bend them.
+pytestmark = pytest.mark.alone
+
 MS = 1_000_000
 
 

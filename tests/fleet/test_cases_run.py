@@ -15,6 +15,9 @@ from server.simulator.tokenizer import folder as tokenizer_folder
 from tests.scripted_server import Answer, Request, ScriptedServer, Write
 from tests.sse_events import DONE, FIN, ROLE, C, U
 
+# Its asserts compare instants: it runs alone, since another test on the same cores would bend them.
+pytestmark = pytest.mark.alone
+
 INPUT_TOKENS = 40
 
 

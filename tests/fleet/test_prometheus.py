@@ -23,6 +23,9 @@ from loadgen.run_folder import RunFolder
 from loadgen.spool import read_records
 from tests.fleet.test_run import free_port
 
+# Its asserts compare instants: it runs alone, since another test on the same cores would bend them.
+pytestmark = pytest.mark.alone
+
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "prometheus.md").read_text()
 COUNTERS = [
     "loadgen_output_tokens_total",
@@ -123,7 +126,7 @@ def test_prometheus_stores_what_the_run_measured(tmp_path: Path) -> None:
     port, out = free_port(), tmp_path / "out"
     exact_ttft, exact_throughput, live_throughput, live_ttft = blocks_of_the_page("promql")
     with prometheus(tmp_path, port) as stored:
-        run = start_run(out, port, "--concurrency", "1,2,4", "--warmup", "1s", "--duration", "5s")
+        run = start_run(out, port, "--concurrency", "1,2,4", "--warmup", "2s", "--duration", "5s")
         with ended_at_last(run):
             until(lambda: stored.now('loadgen_level_valid{level="1"}'), within_s=30)
             assert promtool_says(get(f"http://127.0.0.1:{port}/metrics")) == (0, b"")

@@ -38,8 +38,7 @@ ARGUMENTS = (
 
 DIE_WITH_PARENT = (
     *(sys.executable, "-c"),
-    "import os, sys; from server.parent import tie_to_parent; "
-    f"tie_to_parent({os.getpid()}); os.execv(sys.argv[1], sys.argv[1:])",
+    f"import os, sys; from server.parent import tie_to_parent; tie_to_parent({os.getpid()}); os.execv(sys.argv[1], sys.argv[1:])",
 )
 """Before a command: it gets SIGTERM when a killed pytest could not stop it. What follows keeps pid, group and affinity."""
 

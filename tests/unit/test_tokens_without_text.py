@@ -6,7 +6,7 @@ import pytest
 
 from loadgen.wire.decode import decode
 from loadgen.wire.sse import FirstToken
-from tests.sse_events import CU, DONE, FIN, ROLE, SENT_NS, TEXT, C, Script, U, chunk, choice, event, exchange, usage
+from tests.sse_events import CU, DONE, FIN, ROLE, SENT_NS, TEXT, C, Script, U, choice, chunk, event, exchange, usage
 
 MS = 1_000_000
 

@@ -12,6 +12,9 @@ import pytest
 
 from loadgen.wire.transport import KernelClock, WireLoop, WireTransport
 
+# Its asserts compare instants: it runs alone, since another test on the same cores would bend them.
+pytestmark = pytest.mark.alone
+
 
 class Clocks:
     """A monotonic and a wall clock that move only when told to."""
@@ -119,13 +122,19 @@ async def until(condition: Any) -> None:
 def test_an_arrival_is_the_kernels_even_when_the_loop_was_busy() -> None:
     async def check() -> None:
         protocol, far = await connect()
-        sent_ns = time.monotonic_ns()
-        far.sendall(b"hello")
-        time.sleep(0.05)  # the loop is busy while the bytes arrive
-        await until(lambda: protocol.data)
-        arrival_ns, read_ns = protocol.arrivals[0]
-        assert sent_ns <= arrival_ns < sent_ns + 20_000_000
-        assert read_ns - arrival_ns > 30_000_000
+        late_ns, waited_ns = [], []
+        for count in range(1, 6):
+            sent_ns = time.monotonic_ns()
+            far.sendall(b"hello")
+            time.sleep(0.03)  # the loop is busy while the bytes arrive
+            await until(lambda count=count: len(protocol.arrivals) == count)
+            arrival_ns, read_ns = protocol.arrivals[-1]
+            late_ns.append(arrival_ns - sent_ns)
+            waited_ns.append(read_ns - arrival_ns)
+        assert min(late_ns) >= 0
+        # The median: a kernel that is busy itself may deliver one of them late.
+        assert sorted(late_ns)[2] < 10_000_000
+        assert sorted(waited_ns)[2] > 20_000_000
         far.close()
         await protocol.lost
 
