@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,27 @@ def test_report_makes_the_same_summary_again_from_the_records(tmp_path: Path) ->
     assert {name: (folder / name).read_bytes() for name in made} == made
 
 
+def test_seven_users_over_three_workers_are_three_and_two_and_two(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    ended = loadgen("run", "--concurrency", "7", "--workers", "3", "-o", str(folder), *QUICK)
+    assert ended.returncode == 0, ended.stderr
+    users = {(r.worker, r.user) for path in (folder / "records").glob("*.spool") for r in read_records(path)}
+    assert sorted(Counter(worker for worker, _ in users).values()) == [2, 2, 3]
+
+
+def test_repeats_of_a_sweep_give_median_and_spread(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    ended = loadgen("run", "--concurrency", "2,3", "--num-runs", "2", "-o", str(folder), *QUICK)
+    assert ended.returncode == 0, ended.stderr
+    summary = json.loads((folder / "summary.json").read_text())
+    assert [(level["run"], level["concurrency"]) for level in summary["levels"]] == [(0, 2), (0, 3), (1, 2), (1, 3)]
+    for group in summary["answers"]["repeats"]["groups"]:
+        values = group["figures"]["output_throughput"]["values"]
+        assert len(values) == group["valid_runs"] == 2
+        assert min(values) <= group["figures"]["output_throughput"]["median"] <= max(values)
+    assert "median of 2 valid of 2 runs" in ended.stdout.replace("\n", " ")
+
+
 def test_metrics_answer_while_a_run_goes_on_and_linger_after_it(tmp_path: Path) -> None:
     port = str(free_port())
     command = [sys.executable, "-m", "loadgen", "run", "--concurrency", "2,4", "-o", str(tmp_path / "out"), *QUICK[:-2]]
@@ -167,6 +189,7 @@ def test_an_interrupted_run_keeps_what_it_measured_and_says_so(tmp_path: Path, n
     (level,) = json.loads((folder / "summary.json").read_text())["levels"]
     assert level["interrupted"] and not level["valid"]
     assert level["requests"]["ok"] > 0
+    assert "cancelled" not in level["requests"], "requests of the window were not drained"
     assert "interrupted" in {reason["rule"] for reason in level["reasons"]}
 
 
