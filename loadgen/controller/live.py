@@ -20,8 +20,7 @@ from loadgen.metrics.collector import LiveMetrics
 from loadgen.metrics.endpoint import MetricsServer, serve_metrics
 from loadgen.metrics.pushgateway import JOB, push
 from loadgen.metrics.scrapes import Linger
-from loadgen.record import LevelPlan
-from loadgen.scenario.model import Scenario
+from loadgen.scenario.model import Level, Scenario
 
 _RATE_S = 3.0
 # How often a lingering endpoint asks whether the scraper's interval has become known.
@@ -59,9 +58,9 @@ class LiveRun:
         while now - self._tokens[0][0] > _RATE_S:
             self._tokens.popleft()
 
-    def begin_level(self, plan: LevelPlan) -> None:
+    def begin_level(self, level: Level) -> None:
         self._remove_lost()
-        self._metrics.set_target(plan.concurrency, plan.level)
+        self._metrics.set_target(level.concurrency, level.level)
 
     def _remove_lost(self) -> None:
         # A lost worker stays lost: what it may still say is counted, but the level does not rest on it.

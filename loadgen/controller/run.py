@@ -224,7 +224,7 @@ class _Controller:
                     self._fleet.spawn(0)
                     self._use_server(level)
                     self._configure_workers()
-                yield sweep.run(level, on_window=self._live.begin_level)
+                yield sweep.run(level, on_begin=self._live.begin_level)
 
 
 def _named_keys(levels: list[Level]) -> tuple[str, ...]:

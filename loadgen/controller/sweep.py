@@ -86,14 +86,36 @@ class Sweep:
         self._late_before = 0
         self._noted = (0, 0)
 
-    def run(self, level: Level, on_window: Callable[[LevelPlan], object]) -> LevelPlan:
+    def run(self, level: Level, on_begin: Callable[[Level], object]) -> LevelPlan:
         """One level, from its ramp to the end of its drain.
 
         Raises RunInterruptedError after noting the level as interrupted, and LoadgenError when no worker is left.
         """
-        fleet, load, progress = self._fleet, self._load, self.progress
+        progress = self.progress
         progress.level = level
         progress.enter("ramp")
+        on_begin(level)
+        detector = self._begin(level)
+        verdict = self._warm_up(detector)
+        length = self._window_length(detector)
+        plan = self._announce(level, verdict, length)
+        deadline_ns = plan.window_end_ns + round(self._load.drain_timeout * 1e9)
+        try:
+            self._wait_until(plan, plan.window_start_ns)
+            progress.enter("window", length.window_s)
+            self._wait_until(plan, plan.window_end_ns)
+            progress.enter("drain")
+            self._wait_for_drain(plan, deadline_ns)
+        except LoadgenError:
+            self._note(dataclasses.replace(self._marked(plan), interrupted=True, window_end_ns=_cut(plan)))
+            raise
+        plan = dataclasses.replace(self._marked(plan), drained_ns=time.monotonic_ns())
+        self._note(plan)
+        return plan
+
+    def _begin(self, level: Level) -> SettleDetector:
+        """Has the level's users spawned; gives who watches it settle."""
+        fleet, load = self._fleet, self._load
         self._participants = fleet.present()
         self._late_before = fleet.late_joiners
         self._check_workers()
@@ -101,6 +123,7 @@ class Sweep:
         for worker in self._participants:
             worker.level_done = None
         adaptive = load.warmup is None or load.duration is None
+        # A first request after a warm-up that is given would leave the window below its load.
         ramp_s = load.ramp if load.warmup is None else min(load.ramp, load.warmup)
         began_ns = time.monotonic_ns()
         fleet.say(
@@ -126,9 +149,10 @@ class Sweep:
             most_s=load.max_warmup,
         )
         fleet.on_progress = detector.update if adaptive else None
-        verdict = self._warm_up(detector)
-        length = self._window_length(detector)
+        return detector
 
+    def _announce(self, level: Level, verdict: Verdict | None, length: WindowLength) -> LevelPlan:
+        """Tells every worker the window, in its own clock, and the journal the plan."""
         start_ns = time.monotonic_ns() + _AHEAD_NS
         plan = LevelPlan(
             level=level.level,
@@ -136,13 +160,13 @@ class Sweep:
             window_start_ns=start_ns,
             window_end_ns=start_ns + round(length.window_s * 1e9),
             run=level.run,
-            server=progress.named(level),
+            server=self.progress.named(level),
             workers=len(self._participants),
             settled=None if verdict is None else verdict.settled,
             settle_reason="" if verdict is None else verdict.reason,
             window_reason=length.reason,
         )
-        deadline_ns = plan.window_end_ns + round(load.drain_timeout * 1e9)
+        deadline_ns = plan.window_end_ns + round(self._load.drain_timeout * 1e9)
         for worker in self._participants:
             window = Window(
                 level=level.level,
@@ -150,20 +174,8 @@ class Sweep:
                 end_ns=plan.window_end_ns + worker.offset_ns,
                 drain_deadline_ns=deadline_ns + worker.offset_ns,
             )
-            fleet.say(messages.WINDOW, window, worker)
+            self._fleet.say(messages.WINDOW, window, worker)
         # Noted before it is measured: a controller that is killed in it leaves enough to judge what there is.
-        self._note(plan)
-        on_window(plan)
-        try:
-            self._wait_until(plan, plan.window_start_ns)
-            progress.enter("window", length.window_s)
-            self._wait_until(plan, plan.window_end_ns)
-            progress.enter("drain")
-            self._wait_for_drain(plan, deadline_ns)
-        except LoadgenError:
-            self._note(dataclasses.replace(self._marked(plan), interrupted=True, window_end_ns=_cut(plan)))
-            raise
-        plan = dataclasses.replace(self._marked(plan), drained_ns=time.monotonic_ns())
         self._note(plan)
         return plan
 
