@@ -37,9 +37,12 @@ def write_outputs(folder: RunFolder, console: Console) -> Judged:
     provenance = folder.provenance()
     reader = RunReader(folder)
     levels = list(judge(reader.all(), scenario))
-    said, judged = answers(levels), verdict(levels)
+    planned = len(scenario.levels())
+    said, judged = answers(levels), {**verdict(levels), "planned_levels": planned}
     stated = conditions(scenario, provenance)
     console.print(report(levels, stated))
+    if len(levels) < planned:
+        console.print(f"The run was cut off: {len(levels)} of {planned} planned levels were measured.", highlight=False)
     for name, count in reader.lost_bytes().items():
         console.print(f"{count} bytes of records/{name} are torn or damaged; requests that stood there are missing.")
     for answer in said.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import os
 import re
 import shutil
@@ -11,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import orjson
 
@@ -103,11 +104,27 @@ class RunFolder:
                 f"{path} is not a run folder: it has no {(folder.records / NONCE_FILE).relative_to(path)}.",
                 hint="give the path that `loadgen run` printed as its last line",
             )
+        folder._check_ended()
         return folder
 
     @property
     def journal(self) -> Path:
         return self.records / "journal.jsonl"
+
+    def lock(self) -> TextIO:
+        """Says that the run goes on, for as long as the given file is open; the kernel forgets it with the process."""
+        held = (self.records / NONCE_FILE).open()
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return held
+
+    def _check_ended(self) -> None:
+        with (self.records / NONCE_FILE).open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(
+                    f"The run in {self.path} is still going on.", hint="wait until it has ended, or end it with Ctrl-C"
+                ) from None
 
     def spool(self, worker: int) -> Path:
         """The file of one worker's records."""

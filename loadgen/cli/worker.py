@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from typing import Annotated
 
 import typer
@@ -27,4 +29,11 @@ def worker(
 
     from loadgen.worker.process import WorkerProcess
 
+    signal.signal(signal.SIGINT, _leave)  # until the controller is found; then the run decides
     raise typer.Exit(WorkerProcess(master_host, master_port).run())
+
+
+def _leave(*_: object) -> None:
+    # Not an exception: it would surface in Locust's hub, which prints it.
+    print("interrupted before a controller was found", file=sys.stderr, flush=True)
+    os._exit(130)

@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from loadgen.controller.sweep import Progress
+from loadgen.scenario.model import Level
 
 _REFRESH_S = 0.25
 
@@ -34,6 +35,11 @@ class Display:
     def say(self, text: str) -> None:
         """A line that stays."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def begin(self, level: Level) -> None:
+        """A level begins: said where there is no live line."""
+        if self._live is None:
+            self.say(f"level {level.level + 1}/{self._progress.levels} begins: concurrency {level.concurrency}")
 
     def close(self) -> None:
         if self._greenlet is not None:

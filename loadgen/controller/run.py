@@ -44,6 +44,7 @@ def run(scenario: Scenario, output_dir: Path | None) -> int:
         live.serve()
         nonce = secrets.token_hex(8)
         folder = RunFolder.create(path, scenario_yaml=scenario.to_yaml(), nonce=nonce)
+        stack.enter_context(folder.lock())
         controller = _Controller(scenario, folder, nonce, live, stack)
         try:
             controller.prepare()
@@ -96,6 +97,8 @@ class _Controller:
         if remote:
             self._console.print(f"awaiting {remote} workers on port {self._fleet.port}", highlight=False)
         self._fleet.await_workers(local + remote)
+        if remote:
+            self._console.print(f"{local + remote} workers have joined", highlight=False)
         self._fleet.check_descriptors(max(level.concurrency for level in scenario.levels()))
         self._fleet.measure_clocks()
         self._configure_workers()
@@ -193,7 +196,7 @@ class _Controller:
         drain_s = 0.0  # what is under way after the last window belongs to no window
         try:
             reader = RunReader(self._folder)
-            for _ in self._sweep(levels, progress):
+            for _ in self._sweep(levels, progress, display):
                 for level in judge(reader.drained(), self._scenario):
                     self._live.add_level(level)
                     display.say(level_line(level, progress))
@@ -215,7 +218,11 @@ class _Controller:
         self._live.finish(judged.levels, self._stop)
         return judged.exit_code if failure is None else failure.exit_code
 
-    def _sweep(self, levels: list[Level], progress: Progress) -> Iterator[LevelPlan]:
+    def _sweep(self, levels: list[Level], progress: Progress, display: Display) -> Iterator[LevelPlan]:
+        def begin(level: Level) -> None:
+            self._live.begin_level(level)
+            display.begin(level)
+
         sweep = Sweep(self._fleet, self._folder, self._scenario.load, self._pause, progress)
         for number, (_, group) in enumerate(groupby(levels, key=lambda level: level.server)):
             for position, level in enumerate(group):
@@ -224,7 +231,7 @@ class _Controller:
                     self._fleet.spawn(0)
                     self._use_server(level)
                     self._configure_workers()
-                yield sweep.run(level, on_begin=self._live.begin_level)
+                yield sweep.run(level, on_begin=begin)
 
 
 def _named_keys(levels: list[Level]) -> tuple[str, ...]:

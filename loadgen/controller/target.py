@@ -30,7 +30,7 @@ from loadgen.wire.client import Client, Limits
 from loadgen.wire.decode import decode
 from loadgen.wire.exchange import Exchange
 from loadgen.wire.request import BodyTemplate
-from loadgen.wire.transport import WireLoop
+from loadgen.wire.transport import WireLoop, enable_kernel_stamps
 
 _ANSWER_S = 10.0
 _PROBE_TOKENS = 4
@@ -93,6 +93,13 @@ def inspect(
     what it does not have. `tell` gets a sentence when there is something to wait for; `pause` sleeps, and raises when
     the run is to end.
     """
+    with enable_kernel_stamps():  # well before the probe, which tells whether arrivals are the kernel's
+        return _inspect(scenario, base_url, tell, pause)
+
+
+def _inspect(
+    scenario: Scenario, base_url: str, tell: Callable[[str], object], pause: Callable[[float], object]
+) -> Target:
     api_key = read_api_key(scenario.target.api_key_env)
     server = _Server(base_url, api_key, insecure=scenario.target.insecure)
     models = _await_models(server, scenario, tell, pause)
@@ -173,7 +180,8 @@ def _unauthorised(base_url: str, code: int, scenario: Scenario) -> UsageError:
     given = "does not accept the key in" if os.environ.get(name) else "wants an API key, and there is none in"
     return UsageError(
         f"The server at {base_url} answered {code}: it {given} the environment variable {name}.",
-        hint=f"set {name}, or name another variable with target.api_key_env",
+        hint=f"{'check the key in' if os.environ.get(name) else 'set'} {name}, or name another variable with "
+        "target.api_key_env",
     )
 
 

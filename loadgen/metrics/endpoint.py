@@ -43,7 +43,7 @@ def serve_metrics(registry: CollectorRegistry, host: str, port: int) -> MetricsS
     except OSError as error:
         raise LoadgenError(
             f"The metrics endpoint cannot listen on {host}:{port}: {error.strerror or error}.",
-            hint="choose another port with --metrics-port, or another address with --metrics-host",
+            hint="choose another port with --metrics-port, or --metrics-port off, or another address with --metrics-host",
             exit_code=2,
         ) from error
     scrapes = Scrapes()

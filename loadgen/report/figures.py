@@ -59,7 +59,9 @@ def mark(level: Level) -> str:
 
 
 def slo_mark(level: Level) -> str:
-    """`met`, `miss`, or `–` where there is no SLO or something was not measured."""
+    """`met`, `miss`, or `–` where there is no SLO, something was not measured, or the level is invalid."""
+    if not level["valid"]:
+        return ABSENT
     met = [one["met"] for one in (level["slo"] or {}).values()]
     if not met or (None in met and False not in met):
         return ABSENT

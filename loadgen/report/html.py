@@ -63,7 +63,9 @@ def page(scenario_name: str, levels: Sequence[Level], conditions: Conditions, an
         scenario=scenario_name,
         levels=levels,
         conditions=conditions,
-        answers=[(title, answers.get(key)) for key, title in _QUESTIONS.items()],
+        answers=[
+            (title, answers.get(key)) for key, title in _QUESTIONS.items() if answers.get(key) or key != "repeats"
+        ],
         # vl-convert escapes what it draws, and the page must not escape the drawing itself.
         charts=[Markup(chart) for chart in charts if chart is not None],
         swept=swept,

@@ -54,13 +54,6 @@ def setting_text(level: Level, names: Sequence[str]) -> str:
     return ", ".join(f"{name} {level['server'].get(name, '–')}" for name in names)
 
 
-def _named_settings(levels: Sequence[Level]) -> list[str]:
-    # The one setting that people always ask for is said even where it was not swept.
-    swept = swept_settings(levels)
-    always = [name for name in ("max_num_seqs",) if any(name in level["server"] for level in levels)]
-    return list(dict.fromkeys(always + swept))
-
-
 def _conditions_of(level: Level, names: Sequence[str]) -> str:
     return ", ".join(filter(None, (f"concurrency {level['concurrency']}", setting_text(level, names))))
 
@@ -74,7 +67,7 @@ def _highest_output_throughput(levels: Sequence[Level]) -> dict[str, Any] | None
     if not valid:
         return None
     best = max(valid, key=lambda level: level["output_throughput"])
-    text = f"{best['output_throughput']:,.1f} output tokens/s at {_conditions_of(best, _named_settings(levels))}"
+    text = f"{best['output_throughput']:,.1f} output tokens/s at {_conditions_of(best, swept_settings(levels))}"
     invalid = len(levels) - len(valid)
     if invalid:
         text += f"; {invalid} of {len(levels)} levels are invalid and were left out"
@@ -109,7 +102,7 @@ def _highest_within_slo(levels: Sequence[Level]) -> dict[str, Any] | None:
     judged = sorted((level for level in levels if level["slo"]), key=lambda level: level["concurrency"])
     if not judged:
         return None
-    names = _named_settings(judged)
+    names = swept_settings(judged)
     groups: dict[str, list[Level]] = {}
     for level in judged:
         groups.setdefault(setting_text(level, names), []).append(level)

@@ -66,13 +66,13 @@ class LogLinearHistogram:
             raise ValueError("durations are whole nanoseconds and weights whole numbers of samples")
         if values.shape != counts.shape:
             raise ValueError(f"one weight a value: {values.shape} values, {counts.shape} weights")
-        if counts.size and int(counts.min()) < 0:
+        if counts.size and int(np.min(counts)) < 0:
             raise ValueError("a weight must not be negative")
         values = values[counts > 0].astype(np.int64)
         counts = counts[counts > 0].astype(np.int64)
         if values.size == 0:
             return
-        lowest, highest = int(values.min()), int(values.max())
+        lowest, highest = int(np.min(values)), int(np.max(values))
         if lowest < 0 or highest > MAX_VALUE_NS:
             raise ValueError(f"a duration must lie in 0 … {MAX_VALUE_NS} ns, not {lowest if lowest < 0 else highest}")
         np.add.at(self._counts, _bucket(values), counts)
@@ -123,7 +123,7 @@ class LogLinearHistogram:
         histogram = cls()
         buckets = np.frombuffer(wire["buckets"], "<u2").astype(np.int64)
         counts = np.frombuffer(wire["counts"], "<i8").astype(np.int64)
-        if buckets.size != counts.size or (buckets.size and int(buckets.max()) >= _BUCKETS):
+        if buckets.size != counts.size or (buckets.size and int(np.max(buckets)) >= _BUCKETS):
             raise ValueError("histogram with broken buckets")
         histogram._counts[buckets] = counts
         histogram.n = int(counts.sum())

@@ -29,7 +29,7 @@ def in_flight(c: Columns, window: Window) -> tuple[float, int]:
     begins, ends = np.sort(begin[overlaps]), np.sort(end[overlaps])
     # At one instant ends come before beginnings: a user's next request does not overlap its last one.
     ended_before = np.searchsorted(ends, begins, side="right")
-    peak = int((np.arange(1, begins.size + 1) - ended_before).max(initial=0))
+    peak = int(np.max(np.arange(1, begins.size + 1) - ended_before, initial=0))
     return float((ends.sum() - begins.sum()) / (end_ns - start_ns)), peak
 
 
@@ -72,7 +72,7 @@ def full_run(c: Columns, mine: Flags) -> dict[str, Any]:
     Ramp-up and drain are inside, so rates are lower than the window's; for comparison with other tools only.
     """
     arrived = c.last_token_ns[mine & (c.last_token_ns != MISSING)]
-    spent = int(arrived.max() - c.dispatched_ns[mine].min()) / 1e9 if arrived.size else None
+    spent = int(np.max(arrived) - np.min(c.dispatched_ns[mine])) / 1e9 if arrived.size else None
     by_event = np.bincount(c.request, c.tokens, c.n)
     # N also where its events are not known; what arrived where N is not known.
     tokens = float(np.where(c.output_tokens != MISSING, c.output_tokens, by_event)[mine & ~c.failed].sum())

@@ -64,12 +64,12 @@ def weighted_nearest_rank(
     total = float(weights.sum())
     if total <= 0:
         return [None] * len(percents)
-    if float(values.min()) < 0:
+    if float(np.min(values)) < 0:
         raise ValueError("a duration must not be negative")
     # Ten million samples take seconds to sort. The upper bits of a float ≥ 0 order like its value, so they are counted
     # first, and only the one narrow range that holds the percentile is sorted.
     key = (values + 0.0).view(np.int64) >> _LOW_BITS
-    key -= key.min()
+    key -= np.min(key)
     reached = np.cumsum(np.bincount(key, weights))
     whole = np.issubdtype(weights.dtype, np.integer)
     return [_within_range(values, weights, key, reached, _target(total, percent, whole)) for percent in percents]
@@ -115,7 +115,7 @@ class Samples:
     def max_ns(self) -> float | int | None:
         """The largest sample; None without samples."""
         measured = self.values_ns if self.weights is None else self.values_ns[self.weights > 0]
-        return measured.max().item() if measured.size else None
+        return np.max(measured).item() if measured.size else None
 
     def percentiles_ns(self, percents: Sequence[Percent]) -> list[float | int | None]:
         """Nearest-rank percentiles; all None without samples."""

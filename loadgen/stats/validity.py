@@ -344,6 +344,9 @@ RULES: tuple[Rule, ...] = (
 """Every reason to distrust a level, in the order in which they are reported."""
 
 
+_BESIDE_INTERRUPTED = frozenset({"interrupted", "worker_lost", "worker_late", "worker_stalled", "records_missing"})
+
+
 def judge(level: Level) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
     """(reasons why the level is invalid, warnings), each {rule, evidence, remedy}."""
     reasons: list[dict[str, str]] = []
@@ -352,4 +355,7 @@ def judge(level: Level) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
         if evidence := rule.evidence(level):
             found = {"rule": rule.name, "evidence": evidence, "remedy": rule.remedy}
             (reasons if rule.severity == "invalid" else warnings).append(found)
+    if level["interrupted"]:
+        # The rest follows from that, and its remedies would lead astray.
+        return [found for found in reasons if found["rule"] in _BESIDE_INTERRUPTED], []
     return reasons, warnings

@@ -104,6 +104,8 @@ class StampingHandler(ResponseHandler):
         self._exchange = exchange = _EXCHANGE.get()
         self._stream = None
         self._wire.sent_ns = None
+        if isinstance(self._wire, WireTransport):
+            self._wire.kernel_stamps = True  # of this request, until a read shows otherwise
         if exchange is not None:
             exchange.connected_ns = time.monotonic_ns()
             exchange.reused = self._requests > 0

@@ -106,7 +106,7 @@ class WireTransport(asyncio.Transport):
         self.read_ns = 0
         self.sent_ns: int | None = None
         self.kernel_stamps = True
-        """Whether every arrival so far was the kernel's; once a read came without a stamp, False."""
+        """Whether every arrival since this was set was the kernel's; a read without a stamp makes it False."""
         with contextlib.suppress(OSError):  # a system without them: the first read will show it
             sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         protocol.connection_made(self)
@@ -290,6 +290,14 @@ class StampedWrites:
         return getattr(self._transport, name)
 
 
+def enable_kernel_stamps() -> socket.socket:
+    """A socket for whose sake the kernel stamps what arrives at any; it does so while one of them is open."""
+    asking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with contextlib.suppress(OSError):  # a system without them
+        asking.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    return asking
+
+
 class WireLoop(uvloop.Loop):  # type: ignore[misc]
     """uvloop, but a connection over a plain TCP socket that the caller made gets a `WireTransport`.
 
@@ -301,9 +309,15 @@ class WireLoop(uvloop.Loop):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
+        # The kernel begins to stamp a moment after the first socket has asked for it, so one asks now, for the others.
+        self._stamping = enable_kernel_stamps()
         self.kernel_clock = KernelClock()
         self._transports: set[WireTransport] = set()
         self._error_check: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        self._stamping.close()
+        super().close()
 
     async def create_connection(
         self,
