@@ -190,7 +190,8 @@ def test_an_interrupted_run_keeps_what_it_measured_and_says_so(tmp_path: Path, n
     assert level["interrupted"] and not level["valid"]
     assert level["requests"]["ok"] > 0
     assert "cancelled" not in level["requests"], "requests of the window were not drained"
-    assert "interrupted" in {reason["rule"] for reason in level["reasons"]}
+    assert {reason["rule"] for reason in level["reasons"]} == {"interrupted"} and not level["warnings"]
+    assert "1 of 2 planned levels were measured" in stdout
 
 
 REFUSED: dict[str, tuple[list[str], int, list[str]]] = {

@@ -154,3 +154,14 @@ def test_a_remote_spool_is_adopted_only_when_it_continues_what_was_shipped(folde
         folder.adopt(own)
     with pytest.raises(UsageError, match="not a worker's spool"):
         folder.adopt(tmp_path / "more")
+
+
+def test_a_run_that_goes_on_is_not_judged_by_another_command(folder: RunFolder) -> None:
+    with folder.lock(), pytest.raises(UsageError, match="still going on"):
+        RunFolder.open(folder.path)
+    assert RunFolder.open(folder.path).path == folder.path
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not a run folder"):
+        RunFolder.open(tmp_path)
