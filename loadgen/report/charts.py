@@ -1,12 +1,13 @@
 """Takes level objects, gives the report's charts as SVG that needs nothing else; percentiles only, y from zero.
 
 The colours of text and axes are left to the page (it may be dark); lines are labelled at their ends, so there is no
-legend to look up. An invalid level is a hollow point on a faint line.
+legend to look up. An invalid level is a hollow point on a faint line; repeats are points beside each other.
 """
 
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -83,11 +84,12 @@ def _chart(
     invalid = alt.Chart(
         alt.Data(values=[{**row, "note": "" if row["dotted"] else "invalid"} for row in rows if not row["valid"]])
     )
-    ends = alt.Chart(alt.Data(values=_spread(rows, slos)))
-    every = alt.Chart(alt.Data(values=rows))
+    ends = alt.Chart(alt.Data(values=_spread(_medians(rows), slos)))
+    every = alt.Chart(alt.Data(values=_medians(rows)))
+    line = alt.Chart(alt.Data(values=_medians([row for row in rows if row["valid"]])))
     layers: list[alt.Chart] = [
         every.mark_line(strokeWidth=1, opacity=0.4).encode(x=x, y=y, color=colour, detail="line:N"),
-        valid.mark_line(strokeWidth=2.5).encode(x=x, y=y, color=colour, strokeDash=dash, detail="line:N"),
+        line.mark_line(strokeWidth=2.5).encode(x=x, y=y, color=colour, strokeDash=dash, detail="line:N"),
         valid.mark_circle(size=55, opacity=1).encode(x=x, y=y, color=colour),
         invalid.mark_point(size=70, strokeWidth=2).encode(x=x, y=y, color=colour),
         invalid.mark_text(align="right", dx=4, dy=-12, fontSize=11, fontStyle="italic").encode(x=x, y=y, text="note:N"),
@@ -113,6 +115,16 @@ def _chart(
             titleFontWeight="normal",
         )
     )
+
+
+def _medians(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row a line and concurrency: repeats of a level are points, and the line goes through their median."""
+    same: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        same.setdefault((row["line"], row["concurrency"]), []).append(row)
+    return [
+        {**group[0], "value": statistics.median(row["value"] for row in group)} for _, group in sorted(same.items())
+    ]
 
 
 def _spread(rows: list[dict[str, Any]], slos: Mapping[str, float]) -> list[dict[str, Any]]:

@@ -73,6 +73,11 @@ def condition_texts(conditions: Conditions) -> list[str]:
     return [f"{name} {'not reported' if value is None else value}" for name, value in conditions.items()]
 
 
+def repeated(levels: Sequence[Level]) -> bool:
+    """Whether the sweep was run more than once."""
+    return any(level["run"] for level in levels)
+
+
 def by_setting(levels: Sequence[Level]) -> dict[str, list[Level]]:
     """The levels of each combination of swept settings, in the order in which they ran."""
     swept = swept_settings(levels)

@@ -24,6 +24,7 @@ from loadgen.report.figures import (
     notes,
     number,
     ok,
+    repeated,
     slo_mark,
 )
 from loadgen.report.files import write_whole
@@ -69,7 +70,8 @@ def page(scenario_name: str, levels: Sequence[Level], conditions: Conditions, an
         # vl-convert escapes what it draws, and the page must not escape the drawing itself.
         charts=[Markup(chart) for chart in charts if chart is not None],
         swept=swept,
-        rows=[_row(level, swept) for level in levels],
+        repeats=repeated(levels),
+        rows=[_row(level, swept, repeats=repeated(levels)) for level in levels],
         how_to_read=[*HOW_TO_READ, WEAK_MEANS],
         notes=notes(levels),
         errors=[(level, error) for level in levels for error in level["error_reasons"]],
@@ -77,8 +79,9 @@ def page(scenario_name: str, levels: Sequence[Level], conditions: Conditions, an
     )
 
 
-def _row(level: Level, swept: Sequence[str]) -> dict[str, Any]:
+def _row(level: Level, swept: Sequence[str], *, repeats: bool) -> dict[str, Any]:
     settings = [str(level["server"].get(name, ABSENT)) for name in swept]
+    settings += [str(level["run"] + 1)] if repeats else []
     counts = [str(level["concurrency"]), str(ok(level)), str(failed(level))]
     figures = [figure(level, key) if key.endswith("_ms") else number(level[key]) for key in _FIGURES]
     return {"cells": [*settings, *counts, *figures], "slo": slo_mark(level), "valid": mark(level)}

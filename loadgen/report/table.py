@@ -23,6 +23,7 @@ from loadgen.report.figures import (
     notes,
     number,
     ok,
+    repeated,
     slo_mark,
 )
 from loadgen.stats.answers import swept_settings
@@ -47,10 +48,13 @@ _STYLES = {
 def table(levels: Sequence[Level]) -> Table:
     """One row a level. Latencies are of one request, rates of all users together; the headings say so."""
     swept = swept_settings(levels)
+    repeats = repeated(levels)
     has_slo = any(level["slo"] for level in levels)
     made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, header_style="bold")
     for name in swept:
         made.add_column(name.replace("_", "\n", 1), justify="right")
+    if repeats:
+        made.add_column("\nrun", justify="right")
     for heading in ("concur-\nrency", "n\nok", "\nfailed"):
         made.add_column(heading, justify="right", no_wrap=True)
     for heading, _ in _FIGURES:
@@ -63,6 +67,7 @@ def table(levels: Sequence[Level]) -> Table:
     for level in levels:
         made.add_row(
             *(Text(str(level["server"].get(name, ABSENT))) for name in swept),
+            *([str(level["run"] + 1)] if repeats else []),
             str(level["concurrency"]),
             str(ok(level)),
             str(failed(level)),

@@ -96,3 +96,9 @@ def test_large_figures_still_fit_80_columns() -> None:
 
 def test_no_levels_print_no_error() -> None:
     assert printed(report([], {})).startswith("No level was measured.")
+
+
+def test_repeats_have_a_column_that_tells_them_apart() -> None:
+    lines = printed(report([{**level(number, 2), "run": number} for number in range(2)], CONDITIONS)).splitlines()
+    assert lines[1].split()[0] == "run"
+    assert [line.split()[:2] for line in lines[3:5]] == [["1", "2"], ["2", "2"]]

@@ -119,3 +119,14 @@ def test_swept_settings_are_lines_and_a_column() -> None:
     text = Page(page("s", levels, CONDITIONS, answers(levels))).text()
     assert "P95 max_num_seqs 16" in text
     assert "max_num_seqs concurrency n ok" in text
+
+
+def test_repeats_of_a_level_are_told_apart_by_their_run() -> None:
+    twice = page("twice", [{**level(number, 2), "run": number} for number in range(2)], CONDITIONS, {})
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", twice)
+    assert "<th>run</th>" in twice
+    assert [cells[row : row + 2] for row, cell in enumerate(cells[:-1]) if cells[row + 1] == "2" and cell in "12"] == [
+        ["1", "2"],
+        ["2", "2"],
+    ]
+    assert "<th>run</th>" not in page("once", [level(0, 2)], CONDITIONS, {})
