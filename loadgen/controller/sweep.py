@@ -99,13 +99,12 @@ class Sweep:
         verdict = self._warm_up(detector)
         length = self._window_length(detector)
         plan = self._announce(level, verdict, length)
-        deadline_ns = plan.window_end_ns + round(self._load.drain_timeout * 1e9)
         try:
             self._wait_until(plan, plan.window_start_ns)
             progress.enter("window", length.window_s)
             self._wait_until(plan, plan.window_end_ns)
             progress.enter("drain")
-            self._wait_for_drain(plan, deadline_ns)
+            self._wait_for_drain(plan)
         except LoadgenError:
             self._note(dataclasses.replace(self._marked(plan), interrupted=True, window_end_ns=_cut(plan)))
             raise
@@ -166,13 +165,12 @@ class Sweep:
             settle_reason="" if verdict is None else verdict.reason,
             window_reason=length.reason,
         )
-        deadline_ns = plan.window_end_ns + round(self._load.drain_timeout * 1e9)
         for worker in self._participants:
             window = Window(
                 level=level.level,
                 start_ns=plan.window_start_ns + worker.offset_ns,
                 end_ns=plan.window_end_ns + worker.offset_ns,
-                drain_deadline_ns=deadline_ns + worker.offset_ns,
+                drain_deadline_ns=self._drain_deadline_ns(plan) + worker.offset_ns,
             )
             self._fleet.say(messages.WINDOW, window, worker)
         # Noted before it is measured: a controller that is killed in it leaves enough to judge what there is.
@@ -238,8 +236,11 @@ class Sweep:
             self._pause(min(_POLL_S, remaining_ns / 1e9))
             self._watch(plan)
 
-    def _wait_for_drain(self, plan: LevelPlan, deadline_ns: int) -> None:
-        patience_ns = deadline_ns + round(_PATIENCE_S * 1e9)
+    def _drain_deadline_ns(self, plan: LevelPlan) -> int:
+        return plan.window_end_ns + round(self._load.drain_timeout * 1e9)
+
+    def _wait_for_drain(self, plan: LevelPlan) -> None:
+        patience_ns = self._drain_deadline_ns(plan) + round(_PATIENCE_S * 1e9)
         while waiting := [w for w in self._participants if not w.lost and not w.has_done(plan.level)]:
             if time.monotonic_ns() > patience_ns:
                 for worker in waiting:
