@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import uvloop
+from gevent import monkey
 
 # Linux's value; Python's socket module does not name it. Asking for it makes the control message below appear.
 SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)
@@ -26,6 +27,7 @@ _CONTROL_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
 # One read is at most this many bytes; below malloc's mmap threshold, so a read does not cost a page fault.
 READ_BYTES = 65_536
 _HIGH_WATER_BYTES = 65_536
+_STAMPS_BEGIN_S = 1.0
 
 
 class KernelClock:
@@ -291,10 +293,24 @@ class StampedWrites:
 
 
 def enable_kernel_stamps() -> socket.socket:
-    """A socket for whose sake the kernel stamps what arrives at any; it does so while one of them is open."""
-    asking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    with contextlib.suppress(OSError):  # a system without them
+    """A socket for whose sake the kernel stamps what arrives at any; it does so while one of them is open.
+
+    The kernel only schedules that it begins to stamp, and what arrives before is never stamped; so this waits, for
+    `_STAMPS_BEGIN_S` at most, until a byte that the socket sends to itself carries a stamp.
+    """
+    # gevent may have replaced `socket.socket` by one that waits in the hub.
+    asking: socket.socket = monkey.get_original("socket", "socket")(socket.AF_INET, socket.SOCK_STREAM)
+    deadline = time.monotonic() + _STAMPS_BEGIN_S
+    with contextlib.suppress(OSError):  # a system without stamps, or without a loopback interface
+        asking.settimeout(_STAMPS_BEGIN_S)
         asking.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        asking.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        asking.bind(("127.0.0.1", 0))
+        asking.connect(asking.getsockname())
+        stamped = False
+        while not stamped and time.monotonic() < deadline:
+            asking.send(b"?")
+            stamped = bool(asking.recvmsg(1, _CONTROL_BYTES)[1])
     return asking
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.wire.transport import KernelClock, WireLoop, WireTransport
+from loadgen.wire.transport import SO_TIMESTAMPNS, KernelClock, WireLoop, WireTransport, enable_kernel_stamps
 
 # Its asserts compare instants: it runs alone, since another test on the same cores would bend them.
 pytestmark = pytest.mark.alone
@@ -255,6 +255,17 @@ def test_half_close_lets_the_answer_still_come() -> None:
         assert bytes(protocol.data) == b"answer"
 
     run(check())
+
+
+def test_the_first_bytes_after_stamps_were_asked_for_carry_one() -> None:
+    # The kernel begins to stamp a moment after the first socket asked, and stops a moment after the last has closed.
+    for _ in range(20):
+        with enable_kernel_stamps(), socket.create_server(("127.0.0.1", 0)) as listener:
+            with socket.create_connection(listener.getsockname()) as near, listener.accept()[0] as far:
+                near.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+                far.sendall(b"first")
+                _, ancillary, _, _ = near.recvmsg(100, 100)
+        assert ancillary
 
 
 def test_write_buffer_limits_follow_asyncio() -> None:
