@@ -260,11 +260,15 @@ def test_half_close_lets_the_answer_still_come() -> None:
 def test_the_first_bytes_after_stamps_were_asked_for_carry_one() -> None:
     # The kernel begins to stamp a moment after the first socket asked, and stops a moment after the last has closed.
     for _ in range(20):
-        with enable_kernel_stamps(), socket.create_server(("127.0.0.1", 0)) as listener:
-            with socket.create_connection(listener.getsockname()) as near, listener.accept()[0] as far:
-                near.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-                far.sendall(b"first")
-                _, ancillary, _, _ = near.recvmsg(100, 100)
+        with (
+            enable_kernel_stamps(),
+            socket.create_server(("127.0.0.1", 0)) as listener,
+            socket.create_connection(listener.getsockname()) as near,
+            listener.accept()[0] as far,
+        ):
+            near.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            far.sendall(b"first")
+            _, ancillary, _, _ = near.recvmsg(100, 100)
         assert ancillary
 
 
