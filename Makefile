@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fmt live bench docs clean
+.PHONY: help setup demo test check fmt live bench bench-quick fuzz docs clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 setup: $(STAMP) ## make the virtual environment (.venv) with everything in it
 
@@ -37,9 +37,21 @@ fmt: setup ## format the code
 live: setup ## measure real vLLM serving a real model on this machine's CPU (builds both once, then about 4 minutes)
 	$(BIN)/python -m pytest -o addopts= -ra tests/live
 
-bench: setup ## the tool's own speed, side by side
+bench: setup ## the tool's own speed and truth, side by side with others (about 50 minutes, writes docs/benchmarks.md)
 	$(BIN)/python bench/prompts.py
 	$(BIN)/python bench/stamps.py
+	$(BIN)/python -m bench.side_by_side --new
+
+bench-quick: setup ## the same in about 5 minutes: one run of two loads, shown and not kept
+	$(BIN)/python bench/prompts.py
+	$(BIN)/python bench/stamps.py
+	$(BIN)/python -m bench.side_by_side --quick
+
+SECONDS ?= 300
+
+fuzz: setup ## look for streams that are read wrongly, SECONDS long after some minutes of hypothesis (what it finds becomes a test)
+	FUZZ_EXAMPLES=1500 $(BIN)/python -m pytest -q -o timeout=0 tests/property/test_sse_properties.py tests/property/test_stream_properties.py
+	$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS)
 
 docs: setup ## write the reference pages again from the code
 	$(BIN)/python -m loadgen.cli.reference --write

@@ -2,8 +2,8 @@
 
 A sender writes its own monotonic instant into every event just before it sends it, so each stamp can be compared with
 the truth. The client's loop is blocked for 15 ms of every 20 ms. Three ways to stamp the same traffic, one after
-another: the kernel's receive time (`WireLoop`), the time of the read (the same client on plain uvloop, which is what
-TLS gets), and the time at which a plain aiohttp task is handed the bytes.
+another: the kernel's receive time (`WireLoop`), the time of the read (the same client on plain uvloop), and the time at
+which a plain aiohttp task is handed the bytes. Then the first two over TLS.
 
 Usage: `python bench/stamps.py [SECONDS] [STREAMS]` (default 8 and 8).
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import subprocess
 import sys
 import time
@@ -20,12 +21,15 @@ from typing import Any
 
 import aiohttp
 import numpy as np
+import trustme
 import uvloop
 
+from loadgen.route import Route
 from loadgen.wire import sse
 from loadgen.wire.client import Client
 from loadgen.wire.exchange import Exchange
-from loadgen.wire.transport import WireLoop
+from loadgen.wire.payload import is_done
+from loadgen.wire.wire_loop import WireLoop
 
 BUSY_S, PERIOD_S = 0.015, 0.020
 GAPS_S = (0.050, 0.005)
@@ -55,10 +59,17 @@ async def stream_events(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
 
 
 async def serve(seconds: float) -> None:
-    """The sender, in a process of its own; prints its port and runs until it is killed."""
-    server = await asyncio.start_server(lambda r, w: stream_events(r, w, seconds), "127.0.0.1", 0, limit=1 << 20)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
+    """The sender, in a process of its own; prints its ports, plain and TLS, and runs until it is killed."""
+    secure = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(secure)
+    servers = [
+        await asyncio.start_server(
+            lambda r, w: stream_events(r, w, seconds), "127.0.0.1", 0, limit=1 << 20, ssl=context
+        )
+        for context in (None, secure)
+    ]
+    print(*(server.sockets[0].getsockname()[1] for server in servers), flush=True)
+    await servers[0].serve_forever()
 
 
 async def keep_busy() -> None:
@@ -70,9 +81,9 @@ async def keep_busy() -> None:
         await asyncio.sleep(PERIOD_S - BUSY_S)
 
 
-async def our_client(port: int, gap_s: float, streams: int) -> list[Stamped]:
+async def our_client(url: str, gap_s: float, streams: int) -> list[Stamped]:
     """The workers' own client; its stamps are the kernel's on a `WireLoop`, of the read on any other loop."""
-    client = Client(f"http://127.0.0.1:{port}", "chat")
+    client = Client(url, "chat", route=Route(insecure=True))
     body = json.dumps({"gap_s": gap_s}).encode()
 
     async def one(number: int) -> Stamped:
@@ -88,21 +99,23 @@ async def our_client(port: int, gap_s: float, streams: int) -> list[Stamped]:
         await client.close()
 
 
-async def plain_aiohttp(port: int, gap_s: float, streams: int) -> list[Stamped]:
+async def plain_aiohttp(url: str, gap_s: float, streams: int) -> list[Stamped]:
     """What most tools do: iterate over the body and take the time when the task is handed the bytes."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
 
         async def one() -> Stamped:
-            async with session.post(f"http://127.0.0.1:{port}/", json={"gap_s": gap_s}) as response:
+            async with session.post(url, json={"gap_s": gap_s}) as response:
                 return [(chunk, time.monotonic_ns()) async for chunk in response.content.iter_any()]
 
         return await asyncio.gather(*(one() for _ in range(streams)))
 
 
-WAYS: dict[str, tuple[Callable[..., Any], Callable[[], asyncio.AbstractEventLoop]]] = {
-    "kernel": (our_client, WireLoop),
-    "read": (our_client, uvloop.new_event_loop),
-    "plain_aiohttp": (plain_aiohttp, uvloop.new_event_loop),
+WAYS: dict[str, tuple[Callable[..., Any], Callable[[], asyncio.AbstractEventLoop], str]] = {
+    "kernel": (our_client, WireLoop, "http"),
+    "read": (our_client, uvloop.new_event_loop, "http"),
+    "plain_aiohttp": (plain_aiohttp, uvloop.new_event_loop, "http"),
+    "kernel_tls": (our_client, WireLoop, "https"),
+    "read_tls": (our_client, uvloop.new_event_loop, "https"),
 }
 
 
@@ -112,7 +125,7 @@ def errors_ns(stamped: Stamped) -> tuple[list[int], list[bool]]:
     chunk_ends = np.cumsum([len(chunk) for chunk, _ in stamped])
     arrivals, truths = [], []
     for data, end, _ in events:
-        if data != sse.DONE:
+        if not is_done(data):
             arrivals.append(stamped[int(np.searchsorted(chunk_ends, end))][1])
             truths.append(int(json.loads(data)["choices"][0]["delta"]["content"]))
     gaps = np.diff(arrivals) == 0
@@ -120,14 +133,14 @@ def errors_ns(stamped: Stamped) -> tuple[list[int], list[bool]]:
     return [arrival - truth for arrival, truth in zip(arrivals, truths, strict=True)], shared.tolist()
 
 
-def measure(way: str, port: int, gap_s: float, streams: int) -> dict[str, Any]:
+def measure(way: str, ports: dict[str, int], gap_s: float, streams: int) -> dict[str, Any]:
     """Percentiles of the error in milliseconds, of all events and of those with a stamp of their own."""
-    ask, loop_factory = WAYS[way]
+    ask, loop_factory, scheme = WAYS[way]
 
     async def run() -> list[Stamped]:
         busy = asyncio.ensure_future(keep_busy())
         try:
-            answers: list[Stamped] = await ask(port, gap_s, streams)
+            answers: list[Stamped] = await ask(f"{scheme}://127.0.0.1:{ports[scheme]}", gap_s, streams)
             return answers
         finally:
             busy.cancel()
@@ -160,9 +173,9 @@ def main(argv: list[str]) -> int:
     command = [sys.executable, __file__, "--serve", str(seconds)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as sender:
         assert sender.stdout is not None
-        port = int(sender.stdout.readline())
+        ports = dict(zip(("http", "https"), map(int, sender.stdout.readline().split()), strict=True))
         try:
-            figures = [measure(way, port, gap_s, streams) for gap_s in GAPS_S for way in WAYS]
+            figures = [measure(way, ports, gap_s, streams) for gap_s in GAPS_S for way in WAYS]
         finally:
             sender.kill()
     print(json.dumps({"busy_ms": BUSY_S * 1e3, "period_ms": PERIOD_S * 1e3, "streams": streams, "figures": figures}))

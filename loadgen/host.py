@@ -30,6 +30,14 @@ def raised_descriptor_limit() -> int:
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
+def ephemeral_ports() -> int | None:
+    """How many ports the system has for outgoing connections to one address; None where it does not tell."""
+    with contextlib.suppress(OSError, ValueError):
+        first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+        return int(last) - int(first) + 1
+    return None
+
+
 def die_with_parent_option() -> list[str]:
     """The option by which a program of ours ends with the process that started it, where the system can do that."""
     return ["--die-with-parent", str(os.getpid())] if sys.platform == "linux" else []

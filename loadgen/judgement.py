@@ -20,7 +20,7 @@ def judge(levels: Iterable[LevelData], scenario: Scenario) -> Iterator[dict[str,
     """The level object of each level."""
     slo = limits(scenario) or None
     for data in levels:
-        yield level_object(data.plan, data.records, data.health, slo=slo)
+        yield level_object(data.plan, data.records, data.health, slo=slo, audit=data.audit)
 
 
 def limits(scenario: Scenario) -> dict[str, float]:

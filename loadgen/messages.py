@@ -63,6 +63,8 @@ class Hello(Message):
     """Names the running kernel: equal on both sides means one monotonic clock."""
     descriptors: int
     """How many files and connections the process may have open."""
+    ephemeral_ports: int | None = None
+    """How many connections to one address the host has ports for; None where the system does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,10 @@ class Configure(Message):
     base_url: str
     endpoint: str
     model: str
-    insecure: bool
+    route: dict[str, Any]
+    """`loadgen.route.Route`."""
+    reuse: dict[str, Any]
+    """`loadgen.wire.pool.Reuse`, with this worker's share of the connections."""
     api_key_env: str
     recipe: dict[str, Any]
     output_tokens: int
@@ -86,6 +91,8 @@ class Configure(Message):
     nonce: str
     clock_offset_ns: int
     clock_error_ns: int
+    audit_addresses: list[str] | None = None
+    """Of an audited run: the target's addresses, in the order in which the capture knows them."""
 
 
 @dataclass(frozen=True, slots=True)

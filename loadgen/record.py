@@ -105,6 +105,8 @@ class RequestRecord:
     """When the arrival schedule wanted it sent; None in a closed loop."""
     sent_ns: int | None = None
     """Just before the `send` call that handed the last byte of the request to the kernel."""
+    send_gap_ns: int | None = None
+    """The instant just after that call minus `sent_ns`: the bound of its error."""
     response_started_ns: int | None = None
     """Arrival of the first byte of the response headers."""
     first_token_ns: int | None = None
@@ -176,7 +178,7 @@ class WorkerHealth:
     worker: int
     level: int
     loop_lag_p50_ms: float | None
-    """How late a probe on the event loop was woken (nearest rank)."""
+    """How late a probe on the event loop was woken, over the instants at which it was due (nearest rank)."""
     loop_lag_p99_ms: float | None
     loop_lag_max_ms: float | None
     read_delay_p99_ms: float | None
@@ -190,3 +192,17 @@ class WorkerHealth:
     """Worker's monotonic clock minus the controller's, from the ping with the least round trip."""
     clock_error_ns: int
     """Half of that round trip: the bound of the offset's error."""
+    hub_lag_p50_ms: float | None = None
+    """The same as the loop's lag, of a probe in the gevent hub."""
+    hub_lag_p99_ms: float | None = None
+    hub_lag_max_ms: float | None = None
+    read_delay_p50_ms: float | None = None
+    """As P99, over requests."""
+    read_delay_max_ms: float | None = None
+    gc_pauses: int | None = None
+    """Garbage collections inside the window, of any generation; there should be none."""
+    gc_pause_total_ms: float | None = None
+    gc_pause_max_ms: float | None = None
+    """None without a collection."""
+    resident_bytes: int | None = None
+    """Memory of the process at the window's end; None where the system does not tell."""

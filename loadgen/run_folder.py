@@ -16,6 +16,8 @@ from typing import Any, TextIO
 
 import orjson
 
+from loadgen.audit_reader import AuditReader
+from loadgen.audit_trail import AuditTrail
 from loadgen.errors import UsageError
 from loadgen.open_table import read_open
 from loadgen.record import CENSORED, LevelPlan, RequestRecord, WorkerHealth
@@ -52,6 +54,8 @@ class LevelData:
     plan: LevelPlan
     records: list[RequestRecord]
     health: list[WorkerHealth]
+    audit: AuditTrail | None = None
+    """Of an audited run: the packets."""
 
 
 class RunFolder:
@@ -134,6 +138,15 @@ class RunFolder:
         """The file of one worker's requests that are under way."""
         return self.records / f"worker-{worker}.open"
 
+    @property
+    def segments(self) -> Path:
+        """The file of an audited run's packets."""
+        return self.records / "segments.audit"
+
+    def answers(self, worker: int) -> Path:
+        """The file in which an audited worker says where its events lie in their connections."""
+        return self.records / f"worker-{worker}.audit"
+
     def nonce(self) -> str | None:
         """What proves to a worker that it sees the controller's folder and not one of the same name."""
         with contextlib.suppress(OSError):
@@ -213,6 +226,7 @@ class RunReader:
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
+        self._audit = AuditReader(folder.records)
         self._spools: dict[Path, SpoolReader] = {}
         self._records: dict[tuple[int, int], RequestRecord] = {}
         """By (level, index). A request that was given up as censored is written again at its real end: the last counts."""
@@ -266,7 +280,7 @@ class RunReader:
             ended_after_its_start = request.finished_ns - offset_ns > plan.window_start_ns
             if request.level == plan.level or (begun_before_its_end and ended_after_its_start):
                 records.append(in_controllers_clock(request, offset_ns))
-        return LevelData(plan, records, self._health.get(plan.level, []))
+        return LevelData(plan, records, self._health.get(plan.level, []), self._audit.trail(plan, records))
 
     def _missing(self, worker: int, level: int, said: int) -> int:
         """Records that a worker said it had written since the level before and that were not read."""
@@ -279,6 +293,7 @@ class RunReader:
         """Drops what no later level can need, so that a long sweep keeps little more than one level."""
         offsets_ns, plan = entry.clock_offsets_ns, entry.plan
         self._health.pop(plan.level, None)
+        self._audit.forget_before(plan)
         for key, request in list(self._records.items()):
             ended_ns = request.finished_ns - offsets_ns.get(request.worker, 0)
             if request.level <= plan.level and ended_ns <= plan.window_end_ns:

@@ -85,7 +85,8 @@ def decode_block(payload: bytes) -> list[RequestRecord] | WorkerHealth:
     records = []
     event = token = 0
     for i, (count, has_tokens) in enumerate(zip(counts, with_tokens, strict=True)):
-        values = {name: columns[name][i] for name in _COLUMNS}
+        # A figure that the program did not know yet when it wrote has its default: not measured.
+        values = {name: columns[name][i] for name in _COLUMNS if name in columns}
         arrivals = np.cumsum(differences[event : event + count]) + values["dispatched_ns"]
         records.append(
             RequestRecord(

@@ -96,6 +96,7 @@ def _record(sent: _Sent, level: int, status: str, finished_ns: int) -> RequestRe
         finished_ns=finished_ns,
         reason="" if ok else "still open when the load stopped",
         sent_ns=sent.sent_ns,
+        send_gap_ns=0,
         response_started_ns=sent.sent_ns,
         first_token_ns=first_ns,
         first_visible_ns=first_ns,

@@ -12,7 +12,7 @@ from loadgen.wire.client import Client, Limits
 from loadgen.wire.decode import decode
 from loadgen.wire.exchange import Exchange
 from loadgen.wire.request import BodyTemplate
-from loadgen.wire.transport import WireLoop
+from loadgen.wire.wire_loop import WireLoop
 
 BODY = BodyTemplate(model="m", endpoint="chat", output_tokens=8, ignore_eos=False, continuous_usage=True)
 
@@ -27,12 +27,12 @@ async def ask(client: Client, index: int = 0, **fields: Any) -> RequestRecord:
 
 
 def measure(
-    url: str, script: Callable[[Client], Awaitable[list[RequestRecord]]], limits: Limits | None = None
+    url: str, script: Callable[[Client], Awaitable[list[RequestRecord]]], limits: Limits | None = None, **options: Any
 ) -> list[RequestRecord]:
-    """Runs `script` with a client of `url`, on a loop of its own."""
+    """Runs `script` with a client of `url`, on a loop of its own; `options` are the client's."""
 
     async def run() -> list[RequestRecord]:
-        client = Client(url, "chat", limits=limits)
+        client = Client(url, "chat", limits=limits, **options)
         try:
             return await script(client)
         finally:

@@ -1,6 +1,6 @@
 """A raw TCP server that answers with scripts: what it writes and when is the test's, byte for byte.
 
-HTTP/1.1 with keep-alive, TCP_NODELAY, one HTTP chunk and one `send` for every write of a script. It counts requests in
+HTTP/1.1 with keep-alive, with or without TLS, TCP_NODELAY, one HTTP chunk and one `send` for every write of a script. It counts requests in
 flight and keeps every request that it read, with the true instants of its writes.
 """
 
@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -83,9 +84,11 @@ class ScriptedServer:
         self,
         answer: Answer | Sequence[Write] | Callable[[int, Request], Answer | Sequence[Write]],
         pages: Mapping[str, object] = PAGES,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._answer = answer
         self.pages = pages
+        self._tls = tls
         self.requests: list[Request] = []
         self.in_flight = 0
         """Requests read whose answer is not complete."""
@@ -98,7 +101,7 @@ class ScriptedServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self.port}"
 
     def answer_to(self, k: int, request: Request) -> Answer:
         answer = self._answer(k, request) if callable(self._answer) else self._answer
@@ -109,7 +112,9 @@ class ScriptedServer:
         self._open: set[_Connection] = set()
         listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port = listening.getsockname()[1]
-        serving = self._loop.create_server(lambda: _Connection(self, self._loop, self._open), sock=listening)
+        serving = self._loop.create_server(
+            lambda: _Connection(self, self._loop, self._open), sock=listening, ssl=self._tls
+        )
         self._server = self._loop.run_until_complete(serving)
         self._thread = threading.Thread(target=self._loop.run_forever, name="scripted server", daemon=True)
         self._thread.start()

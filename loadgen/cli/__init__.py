@@ -17,6 +17,7 @@ COMMANDS = {
     "serve": "Start a server to try things on.",
     "validate": "Check a scenario and print it with every default written out; starts nothing.",
     "report": "Make the reports of a run again from its records.",
+    "calibrate": "Measure this tool's own error on this machine, against a server of known timing.",
     "recover": "Judge a run whose controller was killed; add spools that were left on other hosts.",
 }
 """Each command is the function of its name in the module of its name; its help is here so that none is imported."""

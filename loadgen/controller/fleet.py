@@ -6,7 +6,7 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -146,17 +146,6 @@ class Fleet:
                     hint="its output is in run.log in the run folder",
                 )
             self._pause(_POLL_S)
-
-    def check_descriptors(self, users: int) -> None:
-        """Raises UsageError when so many users need more connections than a worker may open."""
-        share = -(-users // len(self.workers))
-        for worker in self.workers.values():
-            if share + _OWN_DESCRIPTORS > worker.hello.descriptors:
-                raise UsageError(
-                    f"Concurrency {users} is {share} connections a worker, more than the {worker.hello.descriptors} open "
-                    f"files that worker {worker.index} ({worker.hello.host}) may have.",
-                    hint="raise the limit (ulimit -n), or use more workers",
-                )
 
     def measure_clocks(self) -> None:
         """Finds each remote worker's clock offset from the ping with the least round trip (Cristian 1989)."""
@@ -332,3 +321,23 @@ class Fleet:
         if worker is not None and messages.LIVE in data:
             worker.live = data[messages.LIVE]
             self._on_live(worker)
+
+
+def check_connections(users: int, workers: Collection[Worker]) -> None:
+    """Raises UsageError when so many users need more connections than a worker may open or its host has ports for."""
+    share = -(-users // len(workers))
+    for worker in workers:
+        if share + _OWN_DESCRIPTORS > worker.hello.descriptors:
+            raise UsageError(
+                f"Concurrency {users} is {share} connections a worker, more than the {worker.hello.descriptors} open "
+                f"files that worker {worker.index} ({worker.hello.host}) may have.",
+                hint="raise the limit (ulimit -n), or use more workers",
+            )
+        ports = worker.hello.ephemeral_ports
+        of_host = share * sum(other.hello.boot_id == worker.hello.boot_id for other in workers)
+        if ports is not None and of_host > ports:
+            raise UsageError(
+                f"Concurrency {users} is {of_host} connections from {worker.hello.host}, more than the {ports} ports that "
+                "it has for them.",
+                hint="widen net.ipv4.ip_local_port_range, or use workers on more hosts",
+            )

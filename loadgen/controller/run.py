@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import signal
 from collections.abc import Iterator
@@ -16,13 +17,14 @@ from gevent.event import Event
 from rich.console import Console
 
 from loadgen import host
+from loadgen.controller.capture import Capture, check_capture
 from loadgen.controller.display import Display, level_line
-from loadgen.controller.fleet import Fleet, Worker
+from loadgen.controller.fleet import Fleet, Worker, check_connections
 from loadgen.controller.live import LiveRun
 from loadgen.controller.own_server import start_simulator
 from loadgen.controller.sweep import Progress, Sweep
-from loadgen.controller.target import Target, inspect
-from loadgen.errors import LoadgenError, RunInterruptedError
+from loadgen.controller.target import Target, inspect, route_of
+from loadgen.errors import LoadgenError, RunInterruptedError, UsageError
 from loadgen.judgement import judge
 from loadgen.messages import Configure
 from loadgen.outputs import write_outputs
@@ -30,6 +32,7 @@ from loadgen.record import LevelPlan
 from loadgen.report.summary import write_level
 from loadgen.run_folder import RunFolder, RunReader
 from loadgen.scenario.model import Level, Scenario
+from loadgen.wire.pool import Reuse
 from server.process import ServerProcess
 
 
@@ -71,11 +74,14 @@ class _Controller:
         self._server: ServerProcess | None = None
         self._server_port = 0
         self._target: Target
+        self._capture: Capture | None = None
         self._fleet: Fleet
 
     def prepare(self) -> None:
         """Everything that can be refused: the target, the prompts, the workers."""
         scenario = self._scenario
+        if scenario.audit:
+            check_capture()
         for number in (signal.SIGINT, signal.SIGTERM):
             # Python's own handlers, not gevent's watchers: asyncio.Runner, which sends the probe, would replace the
             # watcher of SIGINT, and leaves alone a handler that is not the default one.
@@ -91,15 +97,19 @@ class _Controller:
         )
         self._stack.callback(self._fleet.close)
         log = self._stack.enter_context((self._folder.path / "run.log").open("ab"))
+        os.environ.update(route_of(scenario.target).environment())  # for the workers
         # The workers start up while the server is asked what it is.
         self._fleet.start_local(local, log)
         self._use_server(scenario.levels()[0])
+        if scenario.audit:
+            self._capture = Capture(self._folder, self._target.base_url, log, self._pause)
+            self._stack.callback(self._capture.close)
         if remote:
             self._console.print(f"awaiting {remote} workers on port {self._fleet.port}", highlight=False)
         self._fleet.await_workers(local + remote)
         if remote:
             self._console.print(f"{local + remote} workers have joined", highlight=False)
-        self._fleet.check_descriptors(max(level.concurrency for level in scenario.levels()))
+        check_connections(max(level.concurrency for level in scenario.levels()), self._fleet.workers.values())
         self._fleet.measure_clocks()
         self._configure_workers()
         self._folder.write_provenance(self._provenance())
@@ -151,7 +161,8 @@ class _Controller:
             base_url=target.base_url,
             endpoint=scenario.target.endpoint,
             model=target.model,
-            insecure=scenario.target.insecure,
+            route=target.route.to_dict(),
+            reuse=self._reuse_of(worker, workers).to_dict(),
             api_key_env=scenario.target.api_key_env,
             recipe=target.recipe.to_dict(),
             output_tokens=scenario.workload.output_tokens,
@@ -162,6 +173,23 @@ class _Controller:
             nonce=self._nonce,
             clock_offset_ns=worker.offset_ns,
             clock_error_ns=worker.error_ns,
+            audit_addresses=None if self._capture is None else self._capture.addresses,
+        )
+
+    def _reuse_of(self, worker: Worker, workers: int) -> Reuse:
+        target = self._scenario.target
+        most = target.max_connections
+        if most is not None and most < workers:
+            raise UsageError(
+                f"target.max_connections is {most}, fewer than the {workers} workers.",
+                hint="allow at least one connection a worker, or use fewer workers",
+            )
+        position = sorted(other.index for other in self._fleet.workers.values()).index(worker.index)
+        return Reuse(
+            per_request=target.connections == "per-request",
+            recycle_requests=target.recycle_requests,
+            recycle_age_ns=None if target.recycle_age is None else round(target.recycle_age * 1e9),
+            max_connections=None if most is None else most // workers + (position < most % workers),
         )
 
     def _provenance(self) -> dict[str, Any]:
@@ -196,7 +224,9 @@ class _Controller:
         drain_s = 0.0  # what is under way after the last window belongs to no window
         try:
             reader = RunReader(self._folder)
-            for _ in self._sweep(levels, progress, display):
+            for plan in self._sweep(levels, progress, display):
+                if self._capture is not None and plan.drained_ns is not None:
+                    self._capture.await_covered(plan.drained_ns)
                 for level in judge(reader.drained(), self._scenario):
                     self._live.add_level(level)
                     display.say(level_line(level, progress))
@@ -210,6 +240,8 @@ class _Controller:
         finally:
             progress.enter("drain" if drain_s else "writing")
             self._fleet.finish(drain_s, self._stop)
+            if self._capture is not None:
+                self._capture.close()
             self._live.end_load()
             display.close()
         if failure is not None:

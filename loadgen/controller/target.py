@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import json
 import os
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -23,14 +24,18 @@ from loadgen.errors import LoadgenError, UsageError
 from loadgen.prompts.errors import PromptError
 from loadgen.prompts.pool import make_recipe
 from loadgen.prompts.recipe import LEVEL_BITS, PromptRecipe
-from loadgen.prompts.tokenizers import LocalCounter, ServerCounter, TokenCounter, direct_opener
+from loadgen.prompts.tokenizers import LocalCounter, ServerCounter, TokenCounter
 from loadgen.record import RequestRecord
+from loadgen.route import PROXY_AUTH, Route, unused_proxy_variable
 from loadgen.scenario.model import Scenario
+from loadgen.scenario.target import Target as AskedTarget
 from loadgen.wire.client import Client, Limits
 from loadgen.wire.decode import decode
 from loadgen.wire.exchange import Exchange
+from loadgen.wire.failures import words
+from loadgen.wire.kernel_clock import enable_kernel_stamps
 from loadgen.wire.request import BodyTemplate
-from loadgen.wire.transport import WireLoop, enable_kernel_stamps
+from loadgen.wire.wire_loop import WireLoop
 
 _ANSWER_S = 10.0
 _PROBE_TOKENS = 4
@@ -43,6 +48,7 @@ class Target:
     """A server that answered, what it said of itself, and the prompts that fit it."""
 
     base_url: str
+    route: Route
     model: str
     version: str | None
     max_model_len: int | None
@@ -59,6 +65,8 @@ class Target:
         """For the run's provenance."""
         return {
             "base_url": self.base_url,
+            "proxy": self.route.proxy,
+            "insecure": self.route.insecure,
             "model": self.model,
             "server_version": self.version,
             "max_model_len": self.max_model_len,
@@ -72,16 +80,21 @@ class Target:
 class _Server:
     """Small questions to the server, each answered or refused within seconds."""
 
-    def __init__(self, base_url: str, api_key: str | None, *, insecure: bool) -> None:
+    def __init__(self, base_url: str, api_key: str | None, route: Route) -> None:
         self.base_url = base_url
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._opener = direct_opener(insecure=insecure)
+        self._opener = route.opener()
 
     def get(self, path: str) -> Any:
         """The JSON that a path answers. Raises urllib.error.HTTPError, OSError or ValueError."""
         request = urllib.request.Request(self.base_url + path, headers=self._headers)
         with self._opener.open(request, timeout=_ANSWER_S) as answer:
             return json.loads(answer.read())
+
+
+def route_of(target: AskedTarget) -> Route:
+    """How a scenario's target is reached. Raises UsageError when its `ca_file` is of no use."""
+    return Route.of(insecure=target.insecure, ca_file=target.ca_file, proxy=target.proxy)
 
 
 def inspect(
@@ -101,7 +114,11 @@ def _inspect(
     scenario: Scenario, base_url: str, tell: Callable[[str], object], pause: Callable[[float], object]
 ) -> Target:
     api_key = read_api_key(scenario.target.api_key_env)
-    server = _Server(base_url, api_key, insecure=scenario.target.insecure)
+    route = route_of(scenario.target)
+    server = _Server(base_url, api_key, route)
+    unused = unused_proxy_variable(base_url) if scenario.target.base_url is not None and route.proxy is None else None
+    if unused is not None:
+        tell(f"{unused} is set, and the load goes straight to the target all the same; --proxy names a proxy to take")
     models = _await_models(server, scenario, tell, pause)
     model, max_model_len = _choose_model(models, scenario, base_url)
     workload = scenario.workload
@@ -115,7 +132,7 @@ def _inspect(
     assert scenario.seed is not None, "the seed is drawn before the target is inspected"
     try:
         counter: TokenCounter = (
-            ServerCounter(base_url, model=model, api_key=api_key, insecure=scenario.target.insecure)
+            ServerCounter(base_url, model=model, api_key=api_key, route=route)
             if workload.tokenizer is None
             else LocalCounter(workload.tokenizer)
         )
@@ -125,14 +142,15 @@ def _inspect(
     except PromptError as error:
         raise UsageError(without_key(error.args[0], api_key), hint=error.hint) from None
     continuous_usage = True
-    probe = _probe(scenario, base_url, model, recipe, api_key, continuous_usage=True)
+    probe = _probe(scenario, base_url, route, model, recipe, api_key, continuous_usage=True)
     if probe.status in ("http_400", "http_422"):
         # Strict servers refuse fields that they do not know.
         continuous_usage = False
-        probe = _probe(scenario, base_url, model, recipe, api_key, continuous_usage=False)
+        probe = _probe(scenario, base_url, route, model, recipe, api_key, continuous_usage=False)
     _check_probe(probe, scenario, base_url, model, counter.describe())
     return Target(
         base_url=base_url,
+        route=route,
         model=model,
         version=_version(server),
         max_model_len=max_model_len,
@@ -160,10 +178,22 @@ def _await_models(
                 raise _unauthorised(server.base_url, error.code, scenario) from None
             if error.code == 404:
                 return None
+            if error.code == 407:
+                raise _refused_by_proxy(server.base_url) from None
             reason = f"it answered {error.code} to /v1/models"
         except (OSError, ValueError, KeyError, TypeError) as error:
             cause = getattr(error, "reason", error)
-            reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                raise LoadgenError(
+                    f"The server at {server.base_url} cannot be trusted: {words(cause)}.",
+                    hint="give the authority that signed it with --ca-file; --insecure accepts any certificate",
+                ) from None
+            if str(cause).startswith("Tunnel connection failed: 407"):
+                raise _refused_by_proxy(server.base_url) from None
+            if isinstance(cause, ssl.SSLError):
+                reason = words(cause)
+            else:
+                reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
         if time.monotonic() >= deadline:
             raise LoadgenError(
                 f"The server at {server.base_url} did not answer within {scenario.target.ready_timeout:g} s: {reason}.",
@@ -173,6 +203,13 @@ def _await_models(
             waiting = True
             tell(f"waiting up to {scenario.target.ready_timeout:g} s for {server.base_url} ({reason})")
         pause(0.25)
+
+
+def _refused_by_proxy(base_url: str) -> UsageError:
+    return UsageError(
+        f"The proxy on the way to {base_url} wants a user and password, or other ones than those given.",
+        hint=f"set {PROXY_AUTH} to user:password, or write them into target.proxy before the host",
+    )
 
 
 def _unauthorised(base_url: str, code: int, scenario: Scenario) -> UsageError:
@@ -213,6 +250,7 @@ def _version(server: _Server) -> str | None:
 def _probe(
     scenario: Scenario,
     base_url: str,
+    route: Route,
     model: str,
     recipe: PromptRecipe,
     api_key: str | None,
@@ -246,7 +284,7 @@ def _probe(
             scenario.target.endpoint,
             limits=Limits(total_ns=round(scenario.target.ready_timeout * 1e9)),
             api_key=api_key,
-            insecure=scenario.target.insecure,
+            route=route,
         )
         try:
             await client.send(template.body(recipe.build(_PROBE_LEVEL, 0)), exchange, "loadgen-probe")

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from loadgen.metrics.client_series import client_series
 from loadgen.metrics.level_series import LevelSeries
 from loadgen.metrics.live import EDGES_S, LIVE_LATENCIES
 from loadgen.record import is_failure
@@ -74,8 +75,8 @@ class LiveMetrics(Collector):
         self._ended = _Totals()
         """What earlier processes under a worker's name had counted."""
         self._latest: dict[str, _Totals] = {}
-        self._present: dict[str, tuple[int, int | None]] = {}
-        """Requests in flight and loop lag in nanoseconds of the workers that are there now."""
+        self._present: dict[str, tuple[int, Mapping[str, Any]]] = {}
+        """Requests in flight and the own figures of the workers that are there now."""
         self._target: tuple[int, int] | None = None
         self._finished = False
         self._levels = LevelSeries(scenario)
@@ -85,8 +86,10 @@ class LiveMetrics(Collector):
     def update_worker(self, worker_id: str | int, snapshot: Mapping[str, Any]) -> None:
         """Take a worker's latest snapshot, cumulative since it started; it replaces the one before.
 
-        {requests: {status: n}, output_tokens, input_tokens, in_flight, loop_lag_ns (None: not known), histograms: {ttft,
-        itl, tpot, e2el: as `LiveHistograms.snapshot` gives it}}; what is left out counts as nothing so far. A worker that restarted under its old name counts from zero: what it had counted before stays in the sums.
+        {requests: {status: n}, output_tokens, input_tokens, in_flight, client: {a figure of `client_series`: value, None where it is
+        not known}, histograms: {ttft, itl, tpot, e2el: as `LiveHistograms.snapshot` gives it}}; what is left out counts as
+        nothing so far. A worker that restarted under its old name counts from zero: what it had counted before stays in
+        the sums.
         """
         key, totals = str(worker_id), _Totals(snapshot)
         with self._lock:
@@ -94,7 +97,7 @@ class LiveMetrics(Collector):
             if earlier is not None and totals.fell_below(earlier):
                 self._ended.add(earlier)
             self._latest[key] = totals
-            self._present[key] = (snapshot.get("in_flight", 0), snapshot.get("loop_lag_ns"))
+            self._present[key] = (snapshot.get("in_flight", 0), snapshot.get("client", {}))
 
     def remove_worker(self, worker_id: str | int) -> None:
         """The worker has left: it has nothing in flight any more; what it counted stays counted."""
@@ -158,7 +161,8 @@ class LiveMetrics(Collector):
             levels = list(self._levels.collect())
         yield from _counters(total)
         yield from _histograms(total)
-        yield from _gauges(in_flight, present, target, finished)
+        yield from _gauges(in_flight, len(present), target, finished)
+        yield from client_series([] if finished else [client for _, client in present])
         info = GaugeMetricFamily("loadgen_run_info", "The run: always 1.", labels=tuple(run))
         info.add_metric(tuple(run.values()), 1)
         yield info
@@ -192,15 +196,11 @@ def _histograms(total: _Totals) -> Iterator[Metric]:
         yield HistogramMetricFamily(name, text, buckets=buckets, sum_value=total.sums_ns[latency] / 1e9)
 
 
-def _gauges(
-    in_flight: int, present: list[tuple[int, int | None]], target: tuple[int, int] | None, finished: bool
-) -> Iterator[Metric]:
+def _gauges(in_flight: int, workers: int, target: tuple[int, int] | None, finished: bool) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "loadgen_requests_in_flight", "Requests in flight now, all workers; 0 once the run has ended.", value=in_flight
     )
-    yield GaugeMetricFamily(
-        "loadgen_workers", "Workers that report now; a lost one does not count.", value=len(present)
-    )
+    yield GaugeMetricFamily("loadgen_workers", "Workers that report now; a lost one does not count.", value=workers)
     concurrency = GaugeMetricFamily(
         "loadgen_target_concurrency", "Requests in flight that the active level asks for; 0 once the run has ended."
     )
@@ -212,10 +212,4 @@ def _gauges(
         active.add_metric([], target[1])
     elif finished:
         concurrency.add_metric([], 0)
-    lag = GaugeMetricFamily(
-        "loadgen_client_loop_lag_seconds", "How late the slowest worker's event loop runs; absent where none has told."
-    )
-    lags = [one for _, one in present if one is not None]
-    if lags and not finished:
-        lag.add_metric([], max(lags) / 1e9)
-    yield from (concurrency, active, lag)
+    yield from (concurrency, active)

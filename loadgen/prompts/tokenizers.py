@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import ssl
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 import orjson
 
 from loadgen.prompts.errors import PromptError
+from loadgen.route import Route
 
 REQUEST_TIMEOUT_S = 30.0
 
@@ -80,7 +80,7 @@ class ServerCounter:
     """Counts by POST `{base_url}/tokenize`, as vLLM and the simulator answer it."""
 
     def __init__(
-        self, base_url: str, *, model: str | None = None, api_key: str | None = None, insecure: bool = False
+        self, base_url: str, *, model: str | None = None, api_key: str | None = None, route: Route | None = None
     ) -> None:
         """`base_url` is the server's root; a trailing `/v1` is left off. `api_key` travels as a bearer token."""
         self._url = base_url.rstrip("/").removesuffix("/v1") + "/tokenize"
@@ -88,7 +88,7 @@ class ServerCounter:
         self._headers = {"Content-Type": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
-        self._opener = direct_opener(insecure=insecure)
+        self._opener = (route or Route()).opener()
 
     def count_text(self, text: str) -> int:
         """Raises `PromptError` when the server does not answer with a count."""
@@ -142,24 +142,6 @@ class ServerCounter:
         if code in (404, 405, 501):
             return PromptError(f"The server has no /tokenize: {self._url} answered {code}.", _GIVE_A_TOKENIZER)
         return PromptError(f"{self._url} answered {code}: {_excerpt(body)}", _GIVE_A_TOKENIZER)
-
-
-def direct_opener(*, insecure: bool) -> urllib.request.OpenerDirector:
-    """Asks the server as the load will: past every proxy of the environment, and with `insecure` any certificate."""
-    context = ssl.create_default_context()
-    if insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return urllib.request.build_opener(
-        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), _NoRedirect()
-    )
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The load follows no redirect either, and the key is for the target alone."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
 
 
 _GIVE_A_TOKENIZER = "give workload.tokenizer, a name on the Hugging Face hub or a folder with the model's tokenizer."

@@ -87,6 +87,26 @@ def by_setting(levels: Sequence[Level]) -> dict[str, list[Level]]:
     return groups
 
 
+def audit_lines(levels: Sequence[Level]) -> list[str]:
+    """Of an audited run: one sentence a level on how far its stamps lie from the packets'."""
+    swept = swept_settings(levels)
+    lines = []
+    for level in levels:
+        audit = level["audit"]
+        if audit is None:
+            continue
+        single, last, merged = audit["single"], audit["last"], audit["coalesced"]
+        differ = " / ".join(number(single[name]) for name in ("p50_ms", "p99_ms", "p999_ms", "max_ms"))
+        lines.append(
+            f"audit at concurrency {'; '.join(_concurrencies([level], swept))}: stamps differ from the packets' by {differ} ms "
+            f"(P50 / P99 / P99.9 / largest of {single['n']} single events), of {last['n']} last events of an answer by "
+            f"{number(last['p50_ms'])} / {number(last['p99_ms'])} ms (P50 / P99), of {merged['n']} coalesced ones by "
+            f"{number(merged['p50_ms'])} / {number(merged['p99_ms'])} ms; {audit['unmatched']} events without a packet, "
+            f"{audit['ring_drops']} packets dropped."
+        )
+    return lines
+
+
 @dataclass(frozen=True, slots=True)
 class Note:
     """One reason to distrust, of all levels that it applies to."""

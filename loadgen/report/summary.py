@@ -16,7 +16,7 @@ from loadgen.report.files import write_whole
 
 Level = Mapping[str, Any]
 
-_PARTS = ("server", "requests", "client", "slo", "full_run", "output_tokens_source", "finish_reasons")
+_PARTS = ("server", "requests", "client", "audit", "slo", "full_run", "output_tokens_source", "finish_reasons")
 """Fields of a level object that become columns `part.name`."""
 
 

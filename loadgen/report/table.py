@@ -15,6 +15,7 @@ from loadgen.report.figures import (
     WEAK_MEANS,
     Conditions,
     Level,
+    audit_lines,
     by_setting,
     condition_texts,
     failed,
@@ -90,6 +91,7 @@ def report(levels: Sequence[Level], conditions: Conditions) -> Group:
     lines += [Text(line, style="dim") for line in HOW_TO_READ]
     if any(level["weak_percentiles"] for level in levels):
         lines.append(Text(WEAK_MEANS, style="dim"))
+    lines += [Text(line) for line in audit_lines(levels)]
     for note in notes(levels):
         text = Text.assemble(
             (note.severity, _STYLES.get(note.severity, "yellow")), f" at {note.where}: {note.evidence}"

@@ -7,13 +7,12 @@ import os
 import re
 import secrets
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from loadgen.scenario.quantities import (
-    BaseUrl,
     Count,
     Counts,
     Duration,
@@ -21,11 +20,13 @@ from loadgen.scenario.quantities import (
     Natural,
     Port,
     PositiveDuration,
+    Text,
     parse_base_url,
 )
 from loadgen.scenario.section import Section
 from loadgen.scenario.server import ServerSettings
 from loadgen.scenario.slo import Slo
+from loadgen.scenario.target import Target
 
 
 def _is_a_folder_name(value: str) -> str:
@@ -35,7 +36,6 @@ def _is_a_folder_name(value: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_is_a_folder_name), Kind("NAME")]
-Text = Annotated[str, Kind("TEXT"), Field(min_length=1)]
 
 
 def _root_with_its_path(value: object) -> str:
@@ -50,54 +50,6 @@ LEAST_SETTLING_S = 5.0
 """A level is watched at least so long before it counts as steady (loadgen.stats.steady)."""
 LEAST_WINDOW_S = 15.0
 """A window whose length follows from the work is at least so long (loadgen.stats.window)."""
-
-
-class Target(Section):
-    """What is measured: a server that the run starts (`server`), or one that is there already (`base_url`)."""
-
-    server: Annotated[Literal["sim"], Kind("sim")] | None = Field(
-        "sim", description="Server to start for the run; null where base_url is given. `sim` is the built-in simulator."
-    )
-    base_url: BaseUrl | None = Field(
-        None, description="Root of an OpenAI-compatible server that is there already, such as http://127.0.0.1:8000."
-    )
-    model: Text | None = Field(None, description="Name of the model; null asks the server's /v1/models.")
-    endpoint: Annotated[Literal["chat", "completions"], Kind("chat|completions")] = Field(
-        "chat", description="API to load: /v1/chat/completions or /v1/completions."
-    )
-    api_key_env: Annotated[str, Kind("NAME")] = Field(
-        "OPENAI_API_KEY",
-        description="Name of the environment variable that holds the API key; no key is sent where it is not set.",
-    )
-    insecure: bool = Field(False, description="Accept any TLS certificate.")
-    ready_timeout: PositiveDuration = Field(60.0, description="How long to wait until the server answers.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _base_url_replaces_the_default_server(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("base_url") is not None and "server" not in data:
-            return {**data, "server": None}
-        return data
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        if self.server is None and self.base_url is None:
-            raise ValueError("No target is given: set target.server, or target.base_url.")
-        if self.server is not None and self.base_url is not None:
-            raise ValueError(
-                "Both target.server and target.base_url are given: a run starts a server or uses one that is there."
-            )
-        return self
-
-    @field_validator("api_key_env")
-    @classmethod
-    def _is_a_name(cls, value: str) -> str:
-        # Keys of the well-known kinds (sk-…, hf_…) are not in capitals, so a key pasted here is caught.
-        if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):
-            raise ValueError(
-                "This key takes the name of an environment variable in capitals, never the API key itself."
-            )
-        return value
 
 
 class Workload(Section):
@@ -238,12 +190,33 @@ class Scenario(Section):
     seed: Annotated[Natural, Field(lt=2**63)] | None = Field(
         None, description="Seed of the prompts and of every random choice; null draws one, which the run records."
     )
+    audit: bool = Field(
+        False,
+        description="Capture the target's packets and compare arrival stamps with them; needs Linux, CAP_NET_RAW and "
+        "plain HTTP.",
+    )
 
     @model_validator(mode="after")
     def _server_settings_need_a_server_of_ours(self) -> Self:
         if self.target.base_url is not None and self.server.model_fields_set:
             keys = ", ".join(f"server.{key}" for key in sorted(self.server.model_fields_set))
             raise ValueError(f"Settings of a server that is there already cannot be changed, so {keys} has no effect.")
+        return self
+
+    @model_validator(mode="after")
+    def _packets_can_be_audited(self) -> Self:
+        if not self.audit:
+            return self
+        if (self.target.base_url or "").startswith("https:"):
+            raise ValueError(
+                "With audit, target.base_url must be http://: in TLS a packet does not show which event it ends."
+            )
+        if self.target.proxy is not None:
+            raise ValueError(
+                "With audit, target.proxy must be null: the packets would be the proxy's, not the target's."
+            )
+        if self.workers.expect:
+            raise ValueError("With audit, workers.expect must be 0: packets are captured on this host only.")
         return self
 
     @model_validator(mode="after")

@@ -133,6 +133,31 @@ def parse_base_url(value: object) -> str:
     return _ENDPOINT_PATH.sub("", text)
 
 
+def parse_proxy_url(value: object) -> str:
+    """`http://host:port`, with `user:password@` before the host where the proxy wants it."""
+    text = str(value).strip()
+    try:
+        url = urlsplit(text)
+        port = url.port
+    except ValueError:
+        raise ValueError("That is not the URL of a proxy.") from None
+    if url.scheme != "http" or "://" not in text:
+        raise ValueError(
+            "A proxy's URL begins with http://; a proxy that is itself reached by TLS or SOCKS is not known."
+        )
+    if not url.hostname or not port:
+        raise ValueError("The proxy's URL needs a host and a port.")
+    if url.path not in ("", "/") or url.query or url.fragment:
+        raise ValueError("A proxy's URL ends with its port; in a password, / ? # and @ are written %2F %3F %23 %40.")
+    return text.rstrip("/")
+
+
+def without_credentials(url: str) -> str:
+    """A proxy's URL as it may be shown."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"
+
+
 def _not_a_flag(value: object) -> object:
     # `yes` and `on` are True in YAML, and True is the integer 1 in Python: a typing error, never a count.
     if isinstance(value, bool):
@@ -185,5 +210,10 @@ Numbers = Annotated[
     tuple[Number, ...], *_SWEEP, _sweep_schema({"type": "number", "minimum": 0}), Kind("NUMBER[,NUMBER…]")
 ]
 
+ProxyUrl = Annotated[
+    str, BeforeValidator(parse_proxy_url), PlainSerializer(without_credentials, return_type=str), Kind("URL")
+]
+"""With its credentials in code, without them in files."""
+Text = Annotated[str, Kind("TEXT"), Field(min_length=1)]
 BaseUrl = Annotated[str, BeforeValidator(parse_base_url), Kind("URL")]
 Port = Annotated[Annotated[Count, Field(le=65535)] | None, BeforeValidator(_off_is_none), Kind("PORT")]

@@ -20,7 +20,7 @@ KEY_HINT = "Set the environment variable OPENAI_API_KEY; target.api_key_env can 
 
 _SECRET_NAME = re.compile(r"api[_-]?key|secret|passw|authorization|credential|bearer|token$", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"//[^/@\s]+@|\b(sk|hf|pk|key)[-_][\w-]{6,}|\bBearer\s+\S+", re.IGNORECASE)
-_NEVER_SHOWN = "target.api_key_env"
+_NEVER_SHOWN = ("target.api_key_env", "target.proxy")
 _SENTENCES = {
     "int_parsing": "It must be a whole number.",
     "int_type": "It must be a whole number.",
@@ -96,7 +96,7 @@ def _problem(detail: ErrorDetails, given: Mapping[str, Given], name: str) -> Pro
     entry = next((part for part in detail["loc"] if isinstance(part, int)), None)
     if entry is not None and len(parse_sweep(setting.value)) > 1:
         sentence = f"In entry {entry + 1}: {sentence}"
-    shown = None if path == _NEVER_SHOWN else show(setting.value)
+    shown = None if path in _NEVER_SHOWN else show(setting.value)
     return Problem(setting.source, sentence, _hint(key, setting.source), key=path, value=shown)
 
 
@@ -116,7 +116,7 @@ def _sentence(detail: ErrorDetails) -> str:
 
 
 def _hint(key: Key, source: str) -> str:
-    if key.path == _NEVER_SHOWN:
+    if key.path == "target.api_key_env":
         return KEY_HINT
     if key.default == "null":
         return key.description

@@ -38,6 +38,8 @@ class Columns:
     input_tokens_requested: Ints
     output_tokens: Ints
     output_tokens_requested: Ints
+    worker: Ints
+    send_gap_ns: Ints
     kernel_stamps: Flags
     first_event_tokens: Ints
     """f, tokens of the first event where the server gave counts, or where a single event carried all N."""
@@ -96,6 +98,8 @@ def columns(records: Sequence[RequestRecord]) -> Columns:
         input_tokens_requested=ints("input_tokens_requested"),
         output_tokens=output_tokens,
         output_tokens_requested=ints("output_tokens_requested"),
+        worker=ints("worker"),
+        send_gap_ns=ints("send_gap_ns"),
         kernel_stamps=np.fromiter((record.kernel_stamps for record in records), np.bool_, n),
         first_event_tokens=_first_event_tokens(records, events, output_tokens),
         counts_given=counts_given,

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.audit_trail import AuditTrail
 from loadgen.record import OK, SCHEMA_VERSION, LevelPlan, RequestRecord, WorkerHealth, is_failure
+from loadgen.stats.audit import audit_figures
 from loadgen.stats.client import client_figures
 from loadgen.stats.columns import MISSING, Columns, Flags, columns
 from loadgen.stats.latencies import LATENCIES, chunk_gaps, itl_gaps, per_request_ns
@@ -32,12 +34,13 @@ def level_object(
     health: Sequence[WorkerHealth],
     *,
     slo: Mapping[str, float] | None = None,
+    audit: AuditTrail | None = None,
 ) -> dict[str, Any]:
     """Everything that is said of one level, as JSON-able Python values.
 
     `records` are those of the level, in any order, in the controller's clock; a neighbouring level's may be among
     them, for what lies in the window is decided by time. `slo` has milliseconds (a share for `error_rate`), see
-    `loadgen.stats.slo`.
+    `loadgen.stats.slo`. `audit` is what an audited run knows beside the records.
     Raises ValueError for a window without length or an unknown SLO.
     """
     window = (plan.window_start_ns, plan.window_end_ns)
@@ -90,7 +93,8 @@ def level_object(
         "finish_reasons": dict(Counter(r.finish_reason or "none" for r in belonging if r.status == OK).most_common()),
         "error_reasons": _error_reasons(belonging),
         "full_run": full_run(c, np.fromiter((record.level == plan.level for record in records), np.bool_, c.n)),
-        "client": client_figures(plan, c, begun, health),
+        "client": client_figures(plan, c, begun, within(c.arrivals_ns, window) & ~c.failed[c.request], health),
+        "audit": None if audit is None else audit_figures([r for r in belonging if r.status == OK], audit),
         "server_metrics": None,
         "workers": plan.workers,
         "lost_workers": plan.lost_workers,

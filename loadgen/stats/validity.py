@@ -6,11 +6,12 @@ what to look at. Each rule says its evidence with numbers and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-Level = Mapping[str, Any]
+from loadgen.stats import audit_rules, client_rules
+from loadgen.stats.client_rules import Level, percent
 
 FEWEST_OK = 10
 """Below it not even the median has five samples beyond it."""
@@ -19,12 +20,6 @@ FEWEST_OK_FOR_P95 = 20
 MOST_LOAD = 1.05
 LEAST_LOAD = 0.9
 """Share of the asked concurrency that must have been in flight."""
-MOST_LAG_MS = 10.0
-"""Loop lag P99 that user-space stamps may have: it goes straight into every latency."""
-STALL_MS = 500.0
-"""A worker that stands still so long sends nothing and reads nothing meanwhile: its requests are not the plan's."""
-MOST_LOOP_CPU = 0.9
-MOST_COALESCED = 0.01
 MOST_CUT_OFF = 0.05
 """From this share on the true P95 lies among the requests that were cut off."""
 FEW_CUT_OFF = 0.01
@@ -50,10 +45,6 @@ def _begun(level: Level) -> int:
     return int(sum(level["requests"].values()))
 
 
-def _percent(share: float) -> str:
-    return f"{share * 100:.3g} %"
-
-
 def _interrupted(level: Level) -> str | None:
     return "The level was interrupted before its requests had ended." if level["interrupted"] else None
 
@@ -66,12 +57,6 @@ def _worker_lost(level: Level) -> str | None:
 def _worker_late(level: Level) -> str | None:
     late = level["late_workers"]
     return f"{late} workers tried to join during the level, and users may have moved to them." if late else None
-
-
-def _worker_stalled(level: Level) -> str | None:
-    # One stall is one sample among a thousand of the probe, so no percentile shows it.
-    lag_ms = level["client"]["loop_lag_max_ms"]
-    return f"A worker stood still for {lag_ms / 1e3:.1f} s." if lag_ms is not None and lag_ms > STALL_MS else None
 
 
 def _records_missing(level: Level) -> str | None:
@@ -113,7 +98,7 @@ def _drifting(level: Level) -> str | None:
     if not steady["drifting"]:
         return None
     drift, p = steady["drift_per_window"], steady["p_value"]
-    return f"{steady['figure']} changed by {_percent(drift)} of its mean over the window (p = {p:.2g})."
+    return f"{steady['figure']} changed by {percent(drift)} of its mean over the window (p = {p:.2g})."
 
 
 def _few(level: Level) -> str | None:
@@ -124,68 +109,12 @@ def _few(level: Level) -> str | None:
 def _load_not_reached(level: Level) -> str | None:
     asked, achieved = level["concurrency"], level["achieved_concurrency"]
     if achieved < LEAST_LOAD * asked:
-        return f"{achieved:.3g} requests in flight on average, {asked} asked for ({_percent(achieved / asked)})."
+        return f"{achieved:.3g} requests in flight on average, {asked} asked for ({percent(achieved / asked)})."
     if level["users_seen"] < asked and level["peak_concurrency"] < asked:
         return (
             f"Only {level['users_seen']} of {asked} users sent requests, at most {level['peak_concurrency']} at once."
         )
     return None
-
-
-def _token_gap_ms(level: Level) -> float | None:
-    # What the client must keep pace with is events; a gap of zero (coalesced) says nothing about the server's pace.
-    gaps = (level["p50_chunk_gap_ms"], level["p50_itl_ms"], level["p50_tpot_ms"])
-    return next((float(gap) for gap in gaps if gap), None)
-
-
-def _coalesced_share(level: Level) -> float:
-    return level["coalesced_events"] / level["events"] if level["events"] else 0.0
-
-
-def _lag_above_gap(level: Level) -> bool:
-    lag, gap = level["client"]["loop_lag_p99_ms"], _token_gap_ms(level)
-    return lag is not None and gap is not None and lag > gap
-
-
-def _client_late(level: Level) -> str | None:
-    lag = level["client"]["loop_lag_p99_ms"]
-    if lag is None:
-        return None
-    stamped = level["client"]["kernel_stamps"] == 1.0
-    if stamped:
-        # The kernel's stamps do not feel the lag until it merges queued segments and keeps only the last one's time.
-        if _lag_above_gap(level) and _coalesced_share(level) > MOST_COALESCED:
-            return (
-                f"The client's loop was {lag:.3g} ms late at P99, longer than the gap between tokens "
-                f"({_token_gap_ms(level):.3g} ms), {_percent(_coalesced_share(level))} of events were read together."
-            )
-        return None
-    if lag > MOST_LAG_MS:
-        return (
-            f"The client's loop was {lag:.3g} ms late at P99 (limit {MOST_LAG_MS:g} ms); arrivals lack kernel stamps."
-        )
-    if _lag_above_gap(level):
-        return (
-            f"The client's loop was {lag:.3g} ms late at P99, longer than the gap between tokens "
-            f"({_token_gap_ms(level):.3g} ms), and arrivals lack kernel stamps."
-        )
-    return None
-
-
-def _client_somewhat_late(level: Level) -> str | None:
-    lag = level["client"]["loop_lag_p99_ms"]
-    if lag is None or lag <= MOST_LAG_MS or _client_late(level):
-        return None
-    return (
-        f"The client's loop was {lag:.3g} ms late at P99; arrivals carry kernel stamps, but sends may have been late."
-    )
-
-
-def _client_cpu(level: Level) -> str | None:
-    cpu = level["client"]["cpu_loop_thread"]
-    return (
-        f"A worker's loop thread used {_percent(cpu)} of a core." if cpu is not None and cpu > MOST_LOOP_CPU else None
-    )
 
 
 def _without_n(level: Level) -> int:
@@ -214,7 +143,7 @@ def _cut_off_share(level: Level) -> float:
 def _cut_off(level: Level) -> str | None:
     share = _cut_off_share(level)
     return (
-        f"{_percent(share)} of the window's requests were cut off before they ended." if share > MOST_CUT_OFF else None
+        f"{percent(share)} of the window's requests were cut off before they ended." if share > MOST_CUT_OFF else None
     )
 
 
@@ -222,21 +151,14 @@ def _some_cut_off(level: Level) -> str | None:
     share = _cut_off_share(level)
     if not FEW_CUT_OFF < share <= MOST_CUT_OFF:
         return None
-    return f"{_percent(share)} of the window's requests, probably the slowest, were cut off before they ended."
+    return f"{percent(share)} of the window's requests, probably the slowest, were cut off before they ended."
 
 
 def _errors(level: Level) -> str | None:
     rate = level["error_rate"]
     if rate is None or rate <= MOST_ERRORS or not _ok(level):
         return None
-    return f"{_percent(rate)} of requests failed; latencies are those of the others."
-
-
-def _coalesced(level: Level) -> str | None:
-    share = _coalesced_share(level)
-    if share <= MOST_COALESCED or _client_late(level):
-        return None
-    return f"{_percent(share)} of token events were read together with another; their gaps are not in ITL."
+    return f"{percent(rate)} of requests failed; latencies are those of the others."
 
 
 def _input_mismatch(level: Level) -> str | None:
@@ -247,13 +169,6 @@ def _input_mismatch(level: Level) -> str | None:
 def _tokenized(level: Level) -> str | None:
     n = level["output_tokens_source"].get("tokenized", 0)
     return f"Output tokens of {n} of {_ok(level)} requests are an estimate: the server sent no usage." if n else None
-
-
-def _not_watched(level: Level) -> str | None:
-    watched = sum(worker["loop_lag_p99_ms"] is not None for worker in level["client"]["workers"])
-    if watched >= level["workers"]:
-        return None
-    return f"{watched} of {level['workers']} workers reported how late they were."
 
 
 RULES: tuple[Rule, ...] = (
@@ -268,7 +183,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "worker_stalled",
         "invalid",
-        _worker_stalled,
+        client_rules.worker_stalled,
         "Look for what stopped it (suspended? swapping? a debugger?), then run the level again.",
     ),
     Rule(
@@ -297,9 +212,18 @@ RULES: tuple[Rule, ...] = (
         "Lengthen the warm-up, or look for what holds users back: slow connects, failures, a limit on connections.",
     ),
     Rule(
-        "client_late", "invalid", _client_late, "Use more workers or more hosts, and stop what else runs on this one."
+        "client_late",
+        "invalid",
+        client_rules.client_late,
+        "Use more workers or more hosts, and stop what else runs on this one.",
     ),
-    Rule("client_cpu", "invalid", _client_cpu, "Use more workers or more hosts: fewer users a worker."),
+    Rule(
+        "sends_late",
+        "invalid",
+        client_rules.sends_late,
+        "Use more workers or more hosts, or a lower rate: latencies from the schedule hold the client's own delay.",
+    ),
+    Rule("client_cpu", "invalid", client_rules.client_cpu, "Use more workers or more hosts: fewer users a worker."),
     Rule(
         "no_token_counts",
         "invalid",
@@ -307,6 +231,12 @@ RULES: tuple[Rule, ...] = (
         "Make the server send usage (`stream_options.include_usage`), or name a tokenizer.",
     ),
     Rule("cut_off", "invalid", _cut_off, "Give the drain more time, or shorten the outputs."),
+    Rule(
+        "stamps_disagree",
+        "invalid",
+        audit_rules.stamps_disagree,
+        "Look for a wall clock that is being stepped and for lost packets on the way, then run the level again.",
+    ),
     Rule(
         "not_settled",
         "suspect",
@@ -321,12 +251,30 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("few_samples", "suspect", _few, "Measure longer before trusting P95."),
     Rule("some_cut_off", "suspect", _some_cut_off, "Give the drain more time: the tail is longer than it looks."),
+    Rule(
+        "audit_incomplete",
+        "suspect",
+        audit_rules.audit_incomplete,
+        "Audit a shorter or lighter run; see that nothing between client and target changes addresses or ports.",
+    ),
     Rule("errors", "suspect", _errors, "Look at the error reasons before comparing latencies."),
-    Rule("client_somewhat_late", "suspect", _client_somewhat_late, "Use more workers if throughput is the question."),
+    Rule(
+        "client_somewhat_late",
+        "suspect",
+        client_rules.client_somewhat_late,
+        "Use more workers if throughput is the question.",
+    ),
+    Rule(
+        "client_collected",
+        "suspect",
+        client_rules.client_collected,
+        "Look at the worker's memory: use more workers, and see whether many connections fail. What the longest latencies "
+        "hold may be that pause.",
+    ),
     Rule(
         "coalesced",
         "suspect",
-        _coalesced,
+        client_rules.coalesced,
         "Look for a proxy that buffers, or a server that sends several tokens at once.",
     ),
     Rule("some_token_counts", "suspect", _some_token_counts, "Make the server send usage for every request."),
@@ -337,7 +285,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "client_not_watched",
         "suspect",
-        _not_watched,
+        client_rules.not_watched,
         "Update the workers: without it nobody knows whether the client kept up.",
     ),
 )

@@ -24,23 +24,28 @@ from loadgen.record import (
     RequestRecord,
 )
 from loadgen.wire.exchange import Exchange
-from loadgen.wire.reasons import LONGEST, answered_message, http_reason
+from loadgen.wire.reasons import LONGEST, answered_message, http_reason, printable
 from loadgen.wire.stream import NO_COUNT, Stream, read_stream
 
 EVENT_STREAM = "text/event-stream"
 
 
-def decode(exchange: Exchange, *, count_tokens: Callable[[str], int] | None = None) -> RequestRecord:
+def decode(
+    exchange: Exchange, *, count_tokens: Callable[[str], int] | None = None, ends: list[int] | None = None
+) -> RequestRecord:
     """The record of one exchange.
 
     `count_tokens` gives the number of tokens of a text, without special tokens. It is asked once per choice, only when
-    text came and the server did not count; without it N stays None. What the target did never raises: it is data.
+    text came and the server did not count; without it N stays None. `ends` is given the bytes of the body up to the end
+    of each token-carrying event, for the audit. What the target did never raises: it is data.
     """
     body = b"".join(exchange.chunks)
     stream: Stream | None = None
     if exchange.http_status == 200 and _media_type(exchange) == EVENT_STREAM:
         stream = read_stream(body, body_complete=exchange.body_complete, keep_text=count_tokens is not None)
     said = stream or Stream()
+    if ends is not None:
+        ends += said.ends
 
     arrivals_ns = _arrivals_ns(exchange, said.ends)
     output_tokens, source = _output_tokens(said, count_tokens)
@@ -51,10 +56,11 @@ def decode(exchange: Exchange, *, count_tokens: Callable[[str], int] | None = No
         user=exchange.user,
         worker=exchange.worker,
         status=status,
-        reason=reason,
+        reason=printable(reason),
         scheduled_ns=exchange.scheduled_ns,
         dispatched_ns=exchange.dispatched_ns,
         sent_ns=exchange.sent_ns,
+        send_gap_ns=exchange.send_gap_ns,
         response_started_ns=exchange.response_started_ns,
         first_token_ns=int(arrivals_ns[0]) if said.ends else None,
         first_visible_ns=None if said.first_visible is None else int(arrivals_ns[said.first_visible]),
@@ -84,17 +90,20 @@ def _status(exchange: Exchange, body: bytes, stream: Stream | None) -> tuple[str
     |---|---|
     | we ended it ourselves before `[DONE]` | `cancelled`, `censored` |
     | the server answered another code than 200, whatever came after | `http_<code>` |
+    | an error event, or a finish reason that is a failure | `stream_error` |
     | the client saw a failure before `[DONE]` | that failure: `connect`, `transport`, a timeout, `protocol` |
     | no answer, and nobody knows why | `transport` |
     | 200 with another content type | `not_a_stream` |
-    | an error event, or a finish reason that is a failure | `stream_error` |
     | an event that is not a JSON object | `protocol` |
-    | no `[DONE]`, and the body cut off, or a choice without finish reason | `truncated` |
+    | no `[DONE]`, and the body cut off | `truncated` |
+    | lines, but not a single event | `not_a_stream` |
+    | no `[DONE]`, and a choice without finish reason | `truncated` |
     | no token | `empty` |
     | a number of tokens was forced, and the server counted fewer | `short` |
     | none of these | `ok` |
 
-    After `[DONE]` the answer is complete, so a connection that then breaks, hangs or is closed by us spoils nothing.
+    After `[DONE]` the answer is complete, so a connection that then breaks, hangs or is closed by us spoils nothing. After
+    an error event nothing good can come: what the server said tells more than the reset or the silence that follows.
     """
     done = stream is not None and stream.done
     failure = None if done else exchange.failure
@@ -104,7 +113,7 @@ def _status(exchange: Exchange, body: bytes, stream: Stream | None) -> tuple[str
         return failure[0], failure[1] or failure[0]
     if code is not None and code != 200:
         return f"http_{code}", http_reason(code, body)
-    if failure is not None:
+    if failure is not None and (stream is None or stream.error is None):
         return failure[0], failure[1] or failure[0]
     if code is None:
         return TRANSPORT, "the connection ended without an answer"
@@ -118,6 +127,9 @@ def _status(exchange: Exchange, body: bytes, stream: Stream | None) -> tuple[str
         return TRUNCATED, "the connection ended inside the body, before [DONE]"
     if not done and stream.cut:
         return TRUNCATED, "the body ended inside an event, before [DONE]"
+    if stream.only_stray:
+        message = answered_message(body)
+        return NOT_A_STREAM, "the body holds no event" + (f": {message}" if message else "")
     if not done and (not stream.finished or stream.finished != stream.choices):
         return TRUNCATED, "the body ended without finish reason and without [DONE]"
     if not stream.ends:
@@ -179,7 +191,7 @@ def _output_tokens(
         return counted, "usage"
     if count_tokens is None or not stream.texts:
         return None, None
-    return sum(count_tokens("".join(parts)) for parts in stream.texts.values()), "tokenized"
+    return sum(map(count_tokens, stream.whole_texts())), "tokenized"
 
 
 def _event_tokens(stream: Stream) -> NDArray[np.int32] | None:
@@ -191,6 +203,8 @@ def _event_tokens(stream: Stream) -> NDArray[np.int32] | None:
     """
     counts, total = stream.counts, stream.output_tokens
     if not counts or total is None or len(stream.choices) > 1 or total < counts[-1] or set(counts) == {NO_COUNT}:
+        return None
+    if counts[-1] != NO_COUNT and len(counts) > 1 and counts[-1] <= counts[-2]:
         return None
     event_tokens = np.diff(np.array([*counts[:-1], total], np.int64), prepend=0)
     return event_tokens.astype(np.int32) if (event_tokens > 0).all() else None

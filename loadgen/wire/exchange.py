@@ -14,14 +14,15 @@ from loadgen.wire.sse import FirstToken
 Endpoint = Literal["chat", "completions"]
 
 
-# A read shorter than this may hold only the second half of `data: [DONE]`.
-_SPLIT_BYTES = 16
+# A read shorter than this may hold only the last part of `data: [DONE]`; so much before it is enough to know.
+_SPLIT_BYTES = 32
 
 
 class SentStamp(Protocol):
-    """A connection that knows when it last sent."""
+    """A connection that knows when it last sent: the instants around the call, the second None where it is not known."""
 
     sent_ns: int | None
+    sent_done_ns: int | None
 
 
 def _stamps() -> array[int]:
@@ -51,6 +52,8 @@ class Exchange:
     connected_ns: int | None = None
     """When a connection, new or kept alive, was at hand."""
     sent_ns: int | None = None
+    send_gap_ns: int | None = None
+    """From `sent_ns` until the call that sent had returned."""
     response_started_ns: int | None = None
     http_status: int | None = None
     content_type: str = ""
@@ -83,35 +86,42 @@ class Exchange:
 
     def note_sent(self) -> None:
         """Takes the send instant from the connection, whether or not an answer has begun."""
-        if self.sent_ns is None and self.wire is not None:
-            self.sent_ns = self.wire.sent_ns
+        wire = self.wire
+        if self.sent_ns is None and wire is not None and wire.sent_ns is not None:
+            self.sent_ns = wire.sent_ns
+            self.send_gap_ns = None if wire.sent_done_ns is None else wire.sent_done_ns - wire.sent_ns
 
     def start_again(self) -> None:
         """Forgets an attempt of which the target has answered nothing."""
         self.retries += 1
-        self.connected_ns = self.sent_ns = self.failure = self.wire = None
+        self.connected_ns = self.sent_ns = self.send_gap_ns = self.failure = self.wire = None
         self.reused = False
 
     def add(self, chunk: bytes, arrival_ns: int) -> None:
         """Keeps the payload bytes of one read."""
         self.chunks.append(chunk)
         self.chunk_ns.append(arrival_ns)
-        if (b"[DONE]" in chunk or len(chunk) < _SPLIT_BYTES) and self._says_done():
+        if (b"[DONE]" in chunk or len(chunk) < _SPLIT_BYTES) and self.done_ns is None and self._says_done():
             self.done_ns = arrival_ns
         if self.first_token_ns is None:
             if not self.first_token.feed(chunk):
                 return
             self.first_token_ns = self.last_event_ns = arrival_ns
             self.events = 1
-        elif b"data:" in chunk:
+        elif events := chunk.count(b"data:"):
             self.last_event_ns = arrival_ns
-            self.events += chunk.count(b"data:")
+            self.events += events
 
     def _says_done(self) -> bool:
-        """Whether a line of the last two reads is `data: [DONE]`; a text that quotes it does not begin its line."""
-        text = b"".join(self.chunks[-2:])
+        """Whether a line of the last reads is `data: [DONE]`; a text that quotes it does not begin its line."""
+        text = b""
+        for chunk in reversed(self.chunks):
+            text = chunk + text
+            if len(text) >= len(self.chunks[-1]) + _SPLIT_BYTES:
+                break
         found = text.rfind(b"[DONE]")
         if found < 0:
             return False
         line = max(text.rfind(b"\n", 0, found), text.rfind(b"\r", 0, found)) + 1
-        return text[line:found].strip() == b"data:" and text[found + 6 : found + 7] in (b"\n", b"\r")
+        before, after = text[line:found].strip(b' \t"'), text[found + 6 :].lstrip(b' \t"')[:1]
+        return before == b"data:" and after in (b"\n", b"\r")

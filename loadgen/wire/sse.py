@@ -2,26 +2,29 @@
 
 Framing follows the WHATWG (HTML, section 9.2.6): lines end in LF, CRLF or CR; a blank line completes an event; comments
 and unknown fields are skipped; several `data` lines are joined by LF; a byte-order mark at the start is dropped.
-Two points are ours:
+Four points are ours:
 
 - An event ends with the *first byte* of its blank line's end: in CRLF with the CR, because no later byte can change it.
 - An event without its blank line at the end of the body is handed out apart. The WHATWG discards it, but real servers
   forget the last blank line; whether it counts depends on how the body ended, which is not known here.
+- Lines that are no field of an event stream at all (bare JSON, HTML, a sentence), and those of a field `error`, which
+  llama.cpp had, are handed out under the name `STRAY`: servers write their last words so when they fail.
+- An event whose name speaks of an error is handed out even without data; its comments are its data (NVIDIA Dynamo).
 """
 
 from __future__ import annotations
 
 import re
 
-import orjson
-
+from loadgen.wire.payload import is_done, load
 from loadgen.wire.tokens import TokenWatch
 
 Event = tuple[bytes, int, bytes]
 """(data, end, name): the joined `data` lines; bytes of the body up to and including the one that completes the event;
 the value of the `event` field (empty when absent). A plain tuple, because there is one for every token."""
 
-DONE = b"[DONE]"
+STRAY = b"\n"
+"""Name of an event made of lines that are no fields; no `event` field can have it."""
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -29,21 +32,25 @@ _BOM = b"\xef\xbb\xbf"
 # a blank line in front of the next event, which means nothing.
 _BLANK_LINE = re.compile(rb"\n[\r\n]|\r\r")
 
+_UNKNOWN_FIELD = re.compile(rb"(?!error:)[\w.-]+:", re.IGNORECASE)
 
-def parse(body: bytes) -> tuple[list[Event], Event | None]:
-    """The complete events of a body, in order, and the unfinished one at its end if it has any data.
+
+def parse(body: bytes, start: int = 0) -> tuple[list[Event], list[Event]]:
+    """The complete events of a body, in order, and what its unfinished end holds: none, one, or two with a stray one.
+
+    From `start` on, which must lie between two events.
 
     Never raises. The cost is linear in the bytes; a line may have any length.
     """
-    start = len(_BOM) if body.startswith(_BOM) else 0
+    if start == 0 and body.startswith(_BOM):
+        start = len(_BOM)
     events: list[Event] = []
 
     if b"\r" in body:  # JSON escapes CR, so it is there only when the server ends lines with it
         for blank in _BLANK_LINE.finditer(body, start):
-            fields = _fields(body[start : blank.end()])
-            start = blank.end()
-            if fields is not None:
-                events.append((fields[0], start, fields[1]))
+            end = blank.end()
+            events += [(data, end, name) for data, name in _fields(body[start:end])]
+            start = end
         rest = body[start:]
     else:
         blocks = (body[start:] if start else body).split(b"\n\n")
@@ -52,24 +59,41 @@ def parse(body: bytes) -> tuple[list[Event], Event | None]:
             start += len(block) + 2
             if block[:6] == b"data: " and b"\n" not in block:  # nearly every event of nearly every server
                 events.append((block[6:], start, b""))
-            elif (fields := _fields(block)) is not None:
-                events.append((fields[0], start, fields[1]))
+            else:
+                events += [(data, start, name) for data, name in _fields(block)]
 
-    unfinished = _fields(rest)
-    return events, None if unfinished is None else (unfinished[0], len(body), unfinished[1])
+    return events, [(data, len(body), name) for data, name in _fields(rest)]
 
 
-def _fields(block: bytes) -> tuple[bytes, bytes] | None:
-    """(data, name) of the lines between two blank lines; None when no `data` field is among them."""
+def names_error(name: bytes) -> bool:
+    """Whether an event's name says that it reports an error: `error`, `Error`, `response.error`."""
+    return b"error" in name.lower()
+
+
+def _fields(block: bytes) -> list[tuple[bytes, bytes]]:
+    """(data, name) of the lines between two blank lines: what is stray among them, then the event; often neither."""
     data: list[bytes] = []
+    comments: list[bytes] = []
+    stray: list[bytes] = []
     name = b""
     for line in block.splitlines():  # of bytes: LF, CRLF and CR only
-        field, _, value = line.partition(b":")  # a comment has an empty field name
+        field, colon, value = line.partition(b":")
         if field == b"data":
             data.append(value.removeprefix(b" "))
         elif field == b"event":
             name = value.removeprefix(b" ")
-    return (b"\n".join(data), name) if data else None
+        elif not field:
+            if colon:
+                comments.append(value.removeprefix(b" "))
+        elif field not in (b"id", b"retry") and _UNKNOWN_FIELD.match(line) is None:
+            stray.append(line)
+
+    found = [(b"\n".join(stray), STRAY)] if stray else []
+    if data:
+        found.append((b"\n".join(data), name))
+    elif name and names_error(name):
+        found.append((b"\n".join(comments), name))
+    return found
 
 
 class FirstToken:
@@ -109,7 +133,7 @@ class FirstToken:
         for blank in _BLANK_LINE.finditer(text):
             fields = _fields(text[start : blank.end()])
             start = blank.end()
-            if fields is not None and self._ends_the_watch(*fields):
+            if any(self._ends_the_watch(data, name) for data, name in fields):
                 self._watching = False
                 self._parts.clear()
                 return self.seen
@@ -118,10 +142,8 @@ class FirstToken:
         return False
 
     def _ends_the_watch(self, data: bytes, name: bytes) -> bool:
-        if name == b"error":
+        if name and (name == STRAY or names_error(name)):
             return False
-        try:
-            self.seen = self._tokens.carries_token(orjson.loads(data))
-        except orjson.JSONDecodeError:
-            return data.strip() == DONE
-        return self.seen
+        event = load(data)
+        self.seen = self._tokens.carries_token(event)
+        return self.seen or (type(event) is not dict and is_done(data))

@@ -21,11 +21,15 @@ from loadgen.api_key import without_key
 from loadgen.messages import Configure, Window
 from loadgen.open_table import OpenTable
 from loadgen.record import RequestRecord, WorkerHealth
+from loadgen.route import Route
+from loadgen.wire.audited import AnswerLog
 from loadgen.wire.client import Client, Limits
 from loadgen.wire.decode import decode
 from loadgen.wire.exchange import Endpoint, Exchange
-from loadgen.wire.transport import WireLoop
+from loadgen.wire.pool import Reuse
+from loadgen.wire.wire_loop import WireLoop
 from loadgen.worker.health import HealthProbe
+from loadgen.worker.hub_probe import HubProbe
 from loadgen.worker.prompt_queue import PromptQueue
 
 _DRAIN_POLL_S = 0.02
@@ -35,15 +39,23 @@ _GIVEN_UP = (record.CENSORED, "still open at the end of the drain")
 class Generator:
     """Sends requests of the current level. Made on the loop, once the worker is configured."""
 
-    def __init__(self, plan: Configure, api_key: str | None, table: OpenTable) -> None:
+    def __init__(self, plan: Configure, api_key: str | None, table: OpenTable, hub: HubProbe) -> None:
         self.plan = plan
         self._table = table
         self._api_key = api_key
         endpoint = cast(Endpoint, plan.endpoint)
+        self.answers = None if plan.audit_addresses is None else AnswerLog(plan.audit_addresses)
+        """Of an audited run."""
         self.client = Client(
-            plan.base_url, endpoint, limits=Limits(**plan.limits_ns), api_key=api_key, insecure=plan.insecure
+            plan.base_url,
+            endpoint,
+            limits=Limits(**plan.limits_ns),
+            api_key=api_key,
+            route=Route.from_dict(plan.route),
+            reuse=Reuse.from_dict(plan.reuse),
+            answers=self.answers,
         )
-        self.health = HealthProbe(cast(WireLoop, asyncio.get_running_loop()))
+        self.health = HealthProbe(cast(WireLoop, asyncio.get_running_loop()), hub)
         self.finished: collections.deque[tuple[RequestRecord, int | None]] = collections.deque()
         """Records that the hub has not taken yet, each with the slot in the table of open requests that it frees."""
         self.problem: OSError | None = None
@@ -89,7 +101,10 @@ class Generator:
         try:
             await self.client.send(body, exchange, f"{plan.nonce}-{level}-{index}")
         finally:
-            request = decode(exchange)
+            ends: list[int] | None = None if self.answers is None else []
+            request = decode(exchange, ends=ends)
+            if self.answers is not None and ends is not None:
+                self.answers.finish(exchange, ends)
             if request.reason:
                 request = dataclasses.replace(request, reason=without_key(request.reason, self._api_key))
             if exchange in self._given_up:

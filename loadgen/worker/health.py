@@ -1,78 +1,132 @@
-"""How well the worker itself keeps up: a probe of the event loop's lag and the CPU used, over the window of a level."""
+"""How well the worker itself keeps up, over the window of a level and live: lags, read delay, pauses, CPU, memory.
+
+Lives on the event loop, whose thread it measures; never judges. What the records tell of the worker (send lag, send gap,
+coalescing) is computed from them, in `loadgen.stats.client`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from array import array
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from loadgen.record import WorkerHealth
 from loadgen.stats.percentile import nearest_rank
-from loadgen.wire.transport import WireLoop
+from loadgen.wire.wire_loop import WireLoop
+from loadgen.worker.gc_pauses import GcPauses
+from loadgen.worker.hub_probe import HubProbe
+from loadgen.worker.lag import LagLog
+from loadgen.worker.memory import resident_bytes
 
 _PROBE_S = 0.01
 
 
 class HealthProbe:
-    """Lives on the event loop, whose thread it measures; `begin` and `end` bracket a window."""
+    """`begin` and `end` bracket a window; `take_live` gives what came since it was last asked, window or not."""
 
-    def __init__(self, loop: WireLoop) -> None:
+    def __init__(self, loop: WireLoop, hub: HubProbe) -> None:
         self._loop = loop
-        self._lag_ns = array("q")
+        self._hub_lag = hub.lag
+        self._lag = LagLog(round(_PROBE_S * 1e9))
+        self._gc = GcPauses()
         self._read_delay_ns = array("q")
-        self._kernel_stamps = False
+        self._read_delay_peak_ns: int | None = None
+        self._cpu = self._cpu_live = _Cpu.now()
+        self._cpu_latest = self._cpu
         self._probe = loop.create_task(self._measure())
-        self._wall_ns = self._thread_ns = self._process_ns = 0
-        self.latest_lag_ns = 0
-        """The latest probe's lag, for live display."""
         self.begin()
 
     def begin(self) -> None:
         """Forgets what was measured so far."""
-        self._lag_ns = array("q")
+        self._lag.begin()
+        self._hub_lag.begin()
+        self._gc.begin()
         self._read_delay_ns = array("q")
-        self._wall_ns = time.monotonic_ns()
-        self._thread_ns = time.thread_time_ns()
-        self._process_ns = time.process_time_ns()
+        self._cpu = _Cpu.now()
         self._refused = self._loop.kernel_clock.refused
 
     def note_read_delay(self, delay_ns: int) -> None:
         """The longest read delay of one answer whose reads carried kernel stamps."""
         self._read_delay_ns.append(delay_ns)
+        self._read_delay_peak_ns = max(self._read_delay_peak_ns or 0, delay_ns)
 
     def end(self, *, worker: int, level: int, clock_offset_ns: int, clock_error_ns: int) -> WorkerHealth:
         """The figures since `begin`; on the loop's own thread, since its CPU clock is read."""
-        lag_p50, lag_p99, lag_max = _percentiles_ms(self._lag_ns, (50, 99, 100))
-        (read_delay_p99,) = _percentiles_ms(self._read_delay_ns, (99,))
-        wall_ns = max(1, time.monotonic_ns() - self._wall_ns)
+        cpu_loop_thread, cpu_process = _Cpu.now().since(self._cpu)
+        gc_max_ns = self._gc.max_ns
         return WorkerHealth(
             worker=worker,
             level=level,
-            loop_lag_p50_ms=lag_p50,
-            loop_lag_p99_ms=lag_p99,
-            loop_lag_max_ms=lag_max,
-            read_delay_p99_ms=read_delay_p99,
-            cpu_loop_thread=(time.thread_time_ns() - self._thread_ns) / wall_ns,
-            cpu_process=(time.process_time_ns() - self._process_ns) / wall_ns,
+            **_percentiles_ms("loop_lag", self._lag.samples_ns()),
+            **_percentiles_ms("hub_lag", self._hub_lag.samples_ns()),
+            **_percentiles_ms("read_delay", self._read_delay_ns),
+            cpu_loop_thread=cpu_loop_thread,
+            cpu_process=cpu_process,
+            gc_pauses=self._gc.count,
+            gc_pause_total_ms=self._gc.total_ns / 1e6,
+            gc_pause_max_ms=None if gc_max_ns is None else gc_max_ns / 1e6,
+            resident_bytes=resident_bytes(),
             refused_stamps=self._loop.kernel_clock.refused - self._refused,
             clock_offset_ns=clock_offset_ns,
             clock_error_ns=clock_error_ns,
         )
 
+    def take_live(self) -> dict[str, Any]:
+        """The worst since the last call, in nanoseconds, CPU as a mean over that time, memory now; None: not known.
+
+        In the hub: what the loop notes at that very moment may be missed or come with the next call.
+        """
+        earlier, self._cpu_live = self._cpu_live, self._cpu_latest
+        cpu_loop_thread, cpu_process = self._cpu_live.since(earlier)
+        read_delay_ns, self._read_delay_peak_ns = self._read_delay_peak_ns, None
+        return {
+            "loop_lag_ns": self._lag.take_peak_ns(),
+            "hub_lag_ns": self._hub_lag.take_peak_ns(),
+            "read_delay_ns": read_delay_ns,
+            "gc_pause_ns": self._gc.take_peak_ns(),
+            "cpu_loop_thread": cpu_loop_thread,
+            "cpu_process": cpu_process,
+            "resident_bytes": resident_bytes(),
+        }
+
     async def _measure(self) -> None:
         while True:
-            due_ns = time.monotonic_ns() + int(_PROBE_S * 1e9)
+            due_ns = time.monotonic_ns() + self._lag.period_ns
             await asyncio.sleep(_PROBE_S)
-            self.latest_lag_ns = max(0, time.monotonic_ns() - due_ns)
-            self._lag_ns.append(self.latest_lag_ns)
+            self._cpu_latest = _Cpu.now()
+            self._lag.woken(self._cpu_latest.wall_ns - due_ns)
 
     def stop(self) -> None:
         """Ends the probe."""
         self._probe.cancel()
+        self._gc.stop()
 
 
-def _percentiles_ms(values_ns: array[int], percents: tuple[int, ...]) -> list[float | None]:
-    ranked = nearest_rank(np.frombuffer(values_ns, np.int64), percents)
-    return [None if value is None else value / 1e6 for value in ranked]
+class _Cpu(NamedTuple):
+    """CPU clocks of the calling thread and of the process, beside the wall's."""
+
+    wall_ns: int
+    thread_ns: int
+    process_ns: int
+
+    @classmethod
+    def now(cls) -> _Cpu:
+        return cls(time.monotonic_ns(), time.thread_time_ns(), time.process_time_ns())
+
+    def since(self, earlier: _Cpu) -> tuple[float | None, float | None]:
+        """(CPU of the thread, of the process) as shares of the time between; None when none has passed."""
+        wall_ns = self.wall_ns - earlier.wall_ns
+        if wall_ns <= 0:
+            return None, None
+        return (self.thread_ns - earlier.thread_ns) / wall_ns, (self.process_ns - earlier.process_ns) / wall_ns
+
+
+def _percentiles_ms(figure: str, values_ns: Iterable[int]) -> dict[str, float | None]:
+    """`{figure}_p50_ms`, `…_p99_ms` and `…_max_ms`, nearest rank; None without a value."""
+    ranked = nearest_rank(np.array(values_ns, np.int64), (50, 99, 100))
+    names = (f"{figure}_{statistic}_ms" for statistic in ("p50", "p99", "max"))
+    return {name: None if value is None else value / 1e6 for name, value in zip(names, ranked, strict=True)}

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from loadgen import spool
+from loadgen.audit_trail import AnswersWriter, HeardAnswer
 from loadgen.messages import Block, Configure
 from loadgen.open_table import OpenTable
 from loadgen.record import RequestRecord, WorkerHealth
@@ -36,6 +37,7 @@ class Ledger:
         self._worker = plan.worker
         self._spool = spool.SpoolWriter(folder.spool(plan.worker))
         self.table = OpenTable(folder.open_table(plan.worker))
+        self._answers = None if plan.audit_addresses is None else AnswersWriter(folder.answers(plan.worker))
         self._send = send
         self._unacknowledged: collections.deque[Block] = collections.deque()
         self._sent_s = 0.0
@@ -51,6 +53,11 @@ class Ledger:
         for _, slot in finished:
             if slot is not None:
                 self.table.end(slot)
+
+    def write_answers(self, answers: Sequence[HeardAnswer]) -> None:
+        """Of an audited run. Raises OSError when they cannot be written."""
+        if self._answers is not None and answers:
+            self._answers.append(answers)
 
     def write_health(self, health: WorkerHealth) -> None:
         """The worker's own figures of a level. Raises OSError when the spool cannot be written."""
@@ -85,4 +92,6 @@ class Ledger:
 
     def close(self) -> None:
         self._spool.close()
+        if self._answers is not None:
+            self._answers.close()
         self.table.close()

@@ -14,7 +14,7 @@ from typing import Any
 import gevent
 from gevent import monkey
 
-from loadgen.wire.transport import WireLoop
+from loadgen.wire.wire_loop import WireLoop
 
 _start_new_thread = monkey.get_original("_thread", "start_new_thread")
 _allocate_lock = monkey.get_original("_thread", "allocate_lock")

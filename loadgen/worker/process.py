@@ -22,7 +22,7 @@ from locust.env import Environment
 from loadgen import __version__, messages
 from loadgen.api_key import read_api_key
 from loadgen.errors import LoadgenError
-from loadgen.host import boot_id, raised_descriptor_limit
+from loadgen.host import boot_id, ephemeral_ports, raised_descriptor_limit
 from loadgen.messages import Ack, Configure, Finish, Finished, Hello, Level, LevelDone, Problem, Ready, Window
 from loadgen.prompts.recipe import PromptRecipe
 from loadgen.record import OK, RequestRecord, WorkerHealth
@@ -32,8 +32,10 @@ from loadgen.wire.request import BodyTemplate
 from loadgen.worker import generator
 from loadgen.worker.async_user import fire_events, loop_thread
 from loadgen.worker.generator import Generator
+from loadgen.worker.hub_probe import HubProbe
 from loadgen.worker.ledger import Ledger
 from loadgen.worker.live import LiveCounts
+from loadgen.worker.memory import MemoryGuard
 from loadgen.worker.prompt_queue import PromptQueue
 from loadgen.worker.streaming_user import StreamingUser
 
@@ -57,6 +59,8 @@ class WorkerProcess:
         self._environment = Environment(user_classes=[StreamingUser], events=locust.events)
         self._thread = loop_thread()
         self._live = LiveCounts()
+        self._hub_probe = HubProbe()
+        self._memory = MemoryGuard()
         self._ledger: Ledger | None = None
         self._generator: Generator | None = None
         self._template: BodyTemplate | None = None
@@ -100,10 +104,18 @@ class WorkerProcess:
             program_version=__version__,
             boot_id=boot_id(),
             descriptors=raised_descriptor_limit(),
+            ephemeral_ports=ephemeral_ports(),
         )
         self._say(messages.HELLO, hello)
         background = [
-            gevent.spawn(work) for work in (self._write_forever, self._fill_forever, self._tell_progress_forever)
+            gevent.spawn(work)
+            for work in (
+                self._write_forever,
+                self._fill_forever,
+                self._tell_progress_forever,
+                self._memory.look_forever,
+                self._hub_probe.run_forever,
+            )
         ]
         self._runner.greenlet.join()
         gevent.killall(background)
@@ -141,14 +153,14 @@ class WorkerProcess:
         )
 
         async def make() -> Generator:
-            return Generator(plan, api_key, ledger.table)
+            return Generator(plan, api_key, ledger.table, self._hub_probe)
 
         if self._generator is not None:  # configured again, for the next server of the sweep
             self._write()
             self._thread.wait(self._generator.close(), timeout_s=10)
         self._generator = self._thread.wait(make(), timeout_s=10)
         generator.use(self._generator)
-        # From here on memory is collected between levels only: see Generator.begin_level.
+        # From here on memory is collected between levels only (see Generator.begin_level), or before it runs out.
         gc.disable()
         self._say(messages.READY, Ready(worker=plan.worker, shares_folder=not ledger.ships))
 
@@ -171,6 +183,7 @@ class WorkerProcess:
         if level.tell_progress:
             self._progress = ProgressLog(now_ns=time.monotonic_ns(), clock_offset_ns=load.plan.clock_offset_ns)
             self._tokens_before = self._live.output_tokens(load)
+        self._memory.begin_level()
         self._thread.on_loop(load.begin_level, level.level, level.ramp_ns, prompts)
 
     def _on_window(self, environment: Any, msg: Any) -> None:
@@ -271,6 +284,8 @@ class WorkerProcess:
             return
         try:
             ledger.write(finished)
+            if load.answers is not None:
+                ledger.write_answers(load.answers.take())
         except OSError as error:
             self._give_up(error)
             return

@@ -20,7 +20,7 @@ from tests.scripted_server import Answer, Request, ScriptedServer, Write, refusa
 from tests.sse_events import DONE, END, FIN, NORMAL, ROLE, C, U, event
 
 # Its asserts compare instants: it runs alone, since another test on the same cores would bend them.
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("each_way_of_reading")]
 
 MS = 1_000_000
 

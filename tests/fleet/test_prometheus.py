@@ -190,6 +190,10 @@ def test_a_lost_worker_leaves_the_count_and_a_second_signal_ends_the_wait(tmp_pa
     with ended_at_last(run):
         until(lambda: scraped("loadgen_requests_in_flight") == 2, within_s=30)
         assert scraped("loadgen_workers") == 2
+        told = ("loop_lag_seconds", "hub_lag_seconds", "loop_cpu_ratio", "process_cpu_ratio")
+        until(lambda: all((scraped(f"loadgen_client_{name}") or 0) > 0 for name in told), within_s=10)
+        assert (scraped("loadgen_client_resident_memory_bytes") or 0) > 10e6
+        assert scraped("loadgen_client_send_lag_seconds") is None  # a closed loop has no schedule
         workers = [child for child in psutil.Process(run.pid).children() if "worker" in child.cmdline()]
         tokens = scraped("loadgen_output_tokens_total")
         workers[0].kill()

@@ -10,19 +10,22 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 
 from loadgen import record
+from loadgen.audit_trail import SEGMENT, AuditTrail
 from loadgen.cli import COMMANDS, GROUPS, load_command
 from loadgen.cli.options import scenario_from
 from loadgen.cli.reference import ROOT
-from loadgen.record import LevelPlan, RequestRecord, WorkerHealth
+from loadgen.record import LevelPlan, RequestRecord
 from loadgen.stats.answers import answers, verdict
 from loadgen.stats.latencies import LATENCIES
 from loadgen.stats.level import level_object
 from loadgen.stats.validity import RULES
 from loadgen.virtual import closed_loop
 from server.simulator.settings import SimulatorSettings
+from tests.level_records import health
 
 DOCUMENTS = sorted(
     {
@@ -190,9 +193,9 @@ def real_level() -> dict[str, Any]:
     records = closed_loop(settings, concurrency=4, input_tokens=64, output_tokens=16, duration_ns=1_500_000_000)
     window = (records[0].dispatched_ns, records[0].dispatched_ns + 1_000_000_000)
     records[3:6] = [_failed(one) for one in records[3:6]]
-    health = WorkerHealth(0, 0, 0.1, 0.2, 0.3, 0.1, 0.5, 0.6, 0, 0, 0)
     plan = LevelPlan(0, 4, *window, server={"max_num_seqs": 16}, lost_workers=1, workers=2)
-    return level_object(plan, records, [health], slo={"ttft_p95": 500.0, "error_rate": 0.01})
+    audit = AuditTrail(np.empty(0, SEGMENT), {})
+    return level_object(plan, records, [health()], slo={"ttft_p95": 500.0, "error_rate": 0.01}, audit=audit)
 
 
 def _failed(one: RequestRecord) -> RequestRecord:

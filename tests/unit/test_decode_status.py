@@ -104,6 +104,25 @@ ERRORS = [
     (b'event: error\ndata: {"message": "engine died", "code": 7}\n\n', "7: engine died"),
     (b"event: error\ndata:\n\n", "an error event without a message"),
     (chunk(choice({"content": ""}, "error"), error={"message": "gone", "code": 502}), "502: gone"),
+    (event({"type": "error", "code": "400", "message": "no", "sequence_number": 5}), "400: no"),
+    (event({"error": "too long", "error_type": "validation"}), "validation: too long"),
+    (event({"text": "**NETWORK ERROR**", "error_code": 50001}), "50001: **NETWORK ERROR**"),
+    (event({"detail": "engine died"}), "engine died"),
+    (event({"code": 503, "message": "no worker"}), "503: no worker"),
+    (event({"error": {}}), "an error event without a message"),
+    (chunk(choice({"content": ""}, error={"code": 502, "message": "gone"})), "502: gone"),
+    (b"event: error\n: engine died\n\n", "engine died"),
+    (b'error: {"code": 400, "message": "too long"}\n\n', "400: too long"),
+    (b"data: error: engine died\n\n", "engine died"),
+    (b"data: [ERROR] engine died\n\n", "engine died"),
+    (b'{"error": {"message": "engine died"}}\n\n', "engine died"),
+    (b'data: {"choices": [{"del\ndata: {"error": "engine died"}\n\n', "engine died"),
+    (b'data: {"choices": [{"del\n{"error": "engine died"}\n\n', "engine died"),
+    (chunk(choice({}, "ABORT")), "the server gave the request up: finish reason ABORT"),
+    (
+        chunk(choice({}, "insufficient_system_resource")),
+        "the server gave the request up: finish reason insufficient_system_resource",
+    ),
     (chunk(choice({}, "error")), "the server gave the request up: finish reason error"),
     (chunk(choice({}, "abort")), "the server gave the request up: finish reason abort"),
 ]
@@ -124,14 +143,25 @@ def test_the_first_error_is_the_reason() -> None:
     assert of(C("a"), event({"error": "first"}), event({"error": "second"}), DONE).reason == "first"
 
 
-def test_an_error_without_an_end_is_a_stream_error_and_a_reset_stays_a_reset() -> None:
+def test_an_error_is_a_stream_error_whatever_the_connection_does_then() -> None:
     assert ended(C("a"), ERROR, body_complete=False) == "stream_error"
-    assert ended(C("a"), ERROR, **RESET) == "transport"
+    assert ended(C("a"), ERROR, **RESET) == "stream_error"
+    record = of(C("a"), ERROR, failure=("timeout_between_tokens", "silent for 2 s"), body_complete=False)
+    assert (record.status, record.reason) == ("stream_error", "500 InternalServerError: engine died")
+    assert ended(ERROR, http_status=503, **RESET) == "http_503"
 
 
 @pytest.mark.parametrize(
     "broken",
-    [b"data: {\n\n", b"data: [1]\n\n", b"data: null\n\n", b'data: "x"\n\n', b"data: \xff\n\n", b"data: NaN\n\n"],
+    [
+        b"data: {\n\n",
+        b"data: [1]\n\n",
+        b"data: null\n\n",
+        b'data: "x"\n\n',
+        b"data: \xff\n\n",
+        b"data: NaN\n\n",
+        b"data: 5\n\n",
+    ],
 )
 def test_an_event_that_is_no_json_object_breaks_the_protocol(broken: bytes) -> None:
     record = of(C("a"), broken, C("b"), END(2))
@@ -200,6 +230,31 @@ def test_a_whole_answer_instead_of_a_stream_is_not_a_stream() -> None:
     assert record.reason == "the content type is application/json, not text/event-stream"
     record = decode(exchange([(100, b'{"error":{"message":"no such model"}}')], content_type="application/json"))
     assert record.reason == "the content type is application/json, not text/event-stream: no such model"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"<html><title>502 Bad Gateway</title></html>", "the body holds no event: 502 Bad Gateway"),
+        (b"Internal Server Error", "the body holds no event: Internal Server Error"),
+        (C("a")[6:] + FIN("stop")[6:], None),  # JSON lines
+        (json.dumps({"object": "chat.completion", "choices": []}).encode(), "the body holds no event"),
+    ],
+)
+def test_an_event_stream_by_its_content_type_only_is_not_a_stream(body: bytes, reason: str | None) -> None:
+    record = of(body)
+    assert record.status == "not_a_stream"
+    assert record.reason == reason or reason is None
+    assert ended(body, body_complete=False) == "truncated"
+    assert ended(body, **RESET) == "transport"
+
+
+def test_a_content_type_of_any_bytes_can_be_written_down() -> None:
+    # aiohttp gives bytes that are no UTF-8 as surrogates, which no JSON can hold.
+    record = of(C("a"), END(1), content_type="text/\udcff\x1b[31m")
+    assert record.reason.startswith("the content type is text/\ufffd\ufffd[31m, not text/event-stream")
+    record = of(failure=("protocol", "compressed (\udcff)"), http_status=None, content_type="", body_complete=False)
+    assert record.reason == "compressed (\ufffd)"
 
 
 @pytest.mark.parametrize(

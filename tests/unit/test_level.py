@@ -247,6 +247,24 @@ def test_client_figures_are_those_of_the_worst_worker_and_of_this_level() -> Non
     assert [worker["worker"] for worker in client["workers"]] == [0, 1]
 
 
+def test_send_lag_send_gap_and_coalescing_are_worked_out_for_each_worker() -> None:
+    records = [
+        normal(4, 50, 10, sent_ms=100, scheduled_ms=97, send_gap_ns=40_000, worker=0),
+        normal(4, 50, 10, sent_ms=200, scheduled_ms=192, worker=1, coalesced=[False, True, True, False]),
+    ]
+    client = level_object(plan(workers=2), records, [health(0), health(1)])["client"]
+    names = ("send_lag_p99_ms", "send_gap_max_ms", "coalesced_share")
+    assert [tuple(worker[name] for name in names) for worker in client["workers"]] == [(3, 0.04, 0), (8, None, 0.5)]
+    assert tuple(client[name] for name in names) == (8, 0.04, 0.5)
+
+
+def test_in_a_closed_loop_there_is_no_send_lag_and_it_is_not_zero() -> None:
+    client = level_object(plan(), closed_loop(1, 3), [health()])["client"]
+    assert [client[f"send_lag_{name}_ms"] for name in ("p50", "p99", "max")] == [None] * 3
+    assert client["workers"][0]["send_lag_max_ms"] is None
+    assert client["send_gap_p99_ms"] is None  # nobody took the instant after the send
+
+
 def test_neighbouring_level_s_records_do_not_enter_the_window() -> None:
     # T23: what was sent in the window of the level before belongs to that level only.
     mine, other = normal(5, 100, 20, sent_ms=1000, level=1), normal(5, 500, 20, sent_ms=0, level=0)

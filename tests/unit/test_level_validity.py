@@ -3,11 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from loadgen.stats.client_rules import MOST_COALESCED
 from loadgen.stats.level import level_object
 from loadgen.stats.validity import RULES
-from tests.level_records import closed_loop, health, normal, plan, request
+from tests.level_records import MS, closed_loop, health, normal, plan, request
 
 
 def fired(*args: Any, **kwargs: Any) -> tuple[list[str], list[str]]:
@@ -89,6 +91,34 @@ def test_coalescing_is_the_client_s_fault_only_when_the_client_was_late() -> Non
               (replace(r, coalesced=r.arrivals_ns < 0) for r in HEALTHY)]  # fmt: skip
     assert fired(plan(concurrency=2), merged, [health()]) == ([], ["coalesced"])
     assert fired(plan(concurrency=2), merged, [health(loop_lag_p99_ms=30.0)]) == (["client_late"], [])
+
+
+def test_one_late_worker_of_several_is_not_diluted_by_the_punctual_ones() -> None:
+    records = [replace(one, worker=worker) for worker in range(4) for one in closed_loop(2, 30, kernel_stamps=True)]
+    records[-1] = replace(records[-1], coalesced=np.array([True, True, True, True, False]))
+    level = level_object(plan(end_ms=3000, concurrency=8), records, [health(worker) for worker in range(4)])
+    assert level["coalesced_events"] / level["events"] < MOST_COALESCED < level["client"]["coalesced_share"]
+    assert [warning["rule"] for warning in level["warnings"]] == ["coalesced"]
+
+
+def test_sends_behind_their_schedule_are_the_client_s_fault() -> None:
+    def sent(late_ms: float) -> tuple[list[str], list[str]]:
+        planned = [
+            replace(one, scheduled_ns=one.dispatched_ns, dispatched_ns=one.dispatched_ns + round(late_ms * MS))
+            for one in HEALTHY
+        ]
+        return fired(plan(concurrency=2), planned, [health()])
+
+    assert sent(9) == ([], [])
+    assert sent(11) == (["sends_late"], [])
+
+
+def test_a_long_collection_inside_the_window_is_suspect_and_a_short_one_is_not() -> None:
+    def collected(longest_ms: float) -> tuple[list[str], list[str]]:
+        return fired(plan(concurrency=2), HEALTHY, [health(gc_pauses=3, gc_pause_max_ms=longest_ms)])
+
+    assert collected(9.0) == ([], [])
+    assert collected(84.0) == ([], ["client_collected"])
 
 
 def test_saturated_loop_thread_is_invalid() -> None:

@@ -27,7 +27,7 @@ def snapshot(ok: int, *, in_flight: int = 0, lag_ns: int | None = None, **more: 
         "output_tokens": 10 * ok,
         "input_tokens": 100 * ok,
         "in_flight": in_flight,
-        "loop_lag_ns": lag_ns,
+        "client": {"loop_lag_ns": lag_ns},
         "histograms": {"ttft": histogram.snapshot()},
         **more,
     }
@@ -61,6 +61,23 @@ def test_workers_latest_snapshots_are_added_up() -> None:
     assert (found["loadgen_requests_in_flight"], found["loadgen_workers"]) == (3, 2)
     assert found["loadgen_client_loop_lag_seconds"] == 0.004
     assert (metrics.output_tokens(), metrics.failed(), metrics.in_flight()) == (120, 2, 3)
+
+
+def test_each_figure_of_the_clients_is_the_worst_worker_s_and_absent_where_nobody_told_it() -> None:
+    metrics = live()
+    calm = {"hub_lag_ns": 1_000_000, "gc_pause_ns": 0, "coalesced_share": 0.5, "send_lag_ns": None}
+    metrics.update_worker(0, snapshot(1, client=calm | {"resident_bytes": 10**8, "cpu_process": 0.25}))
+    metrics.update_worker(1, snapshot(1, client=calm | {"hub_lag_ns": 30_000_000, "coalesced_share": None}))
+    found = {name: value for name, value in shown(metrics).items() if name.startswith("loadgen_client_")}
+    assert found == {
+        "loadgen_client_hub_lag_seconds": 0.03,
+        "loadgen_client_gc_pause_seconds": 0,
+        "loadgen_client_coalesced_ratio": 0.5,
+        "loadgen_client_process_cpu_ratio": 0.25,
+        "loadgen_client_resident_memory_bytes": 10**8,
+    }
+    metrics.finished()
+    assert not [name for name in shown(metrics) if name.startswith("loadgen_client_")]
 
 
 def test_counters_stay_when_a_worker_vanishes_and_when_it_restarts() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadgen.wire.reasons import LONGEST, answered_message, http_reason, plain
+from loadgen.wire.reasons import LONGEST, answered_message, http_reason, plain, printable, spoken_error
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,11 @@ def test_a_reason_is_one_short_line() -> None:
         (b'{"detail":"Not Found"}', "Not Found"),
         (b'{"detail":[{"loc":["body"],"msg":"field required"}]}', "field required"),
         (b'{"error":{"error":{"message":"deep"}}}', "deep"),
+        (b'{"errors":[{"message":"one"},{"message":"two"}]}', "one"),
+        (b'{"type":"about:blank","title":"Too many requests","status":429}', "Too many requests"),
+        (b'{"code":500,"details":"it died"}', "it died"),
+        (b'{"error":"half \\ud83d"}', "half \ufffd"),
+        (b'{"error":"no","logprob":NaN}', "no"),
         (b'"no"', "no"),
         (b"<html><head><title>502 Bad\nGateway</title></head><body>x</body></html>", "502 Bad Gateway"),
         (b"upstream connect error", "upstream connect error"),
@@ -78,3 +83,32 @@ def test_the_servers_message_is_found(body: bytes, message: str) -> None:
 def test_a_code_without_a_message_is_named() -> None:
     assert http_reason(503, b"") == "the server answered 503 (Service Unavailable) without a message"
     assert http_reason(599, b"{}") == "the server answered 599 (not a code of the standard) without a message"
+
+
+def test_what_no_terminal_should_be_given_is_replaced() -> None:
+    assert (
+        printable("bell \x07 escape \x1b[31m half \ud83d back \u202e")
+        == "bell \ufffd escape \ufffd[31m half \ufffd back \ufffd"
+    )
+    assert plain("\x1b[2J中文 é") == "\ufffd[2J中文 é"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"error: engine died", "engine died"),
+        (b"Error", "an error event without a message"),
+        (b"[ERROR] engine died", "engine died"),
+        (b'"Error: engine died"', "engine died"),
+        (b'error: {"code":400,"message":"too long"}', "400: too long"),
+        (b'{"error":"engine died"}', "engine died"),
+        (b'{"type":"error","code":"400","message":"no"}', "400: no"),
+        (b'{"choices":[],"error":null}', None),
+        (b"errors are common", None),
+        (b"no error", None),
+        (b"[1]", None),
+        (b"", None),
+    ],
+)
+def test_an_error_in_words_is_told_from_other_words(text: bytes, reason: str | None) -> None:
+    assert spoken_error(text) == reason

@@ -26,6 +26,7 @@ def request(index: int, events: int = 3, *, counted: bool = True, **changes: Any
         "dispatched_ns": START_NS + index,
         "finished_ns": START_NS + 90_000_000,
         "sent_ns": START_NS + index + 5,
+        "send_gap_ns": 20_000 + index if index else None,
         "first_token_ns": int(arrivals[0]) if events else None,
         "finish_reason": "length",
         "output_tokens": events,
@@ -59,6 +60,12 @@ HEALTH = WorkerHealth(
     refused_stamps=0,
     clock_offset_ns=-17,
     clock_error_ns=3,
+    hub_lag_max_ms=4.5,
+    read_delay_max_ms=None,
+    gc_pauses=2,
+    gc_pause_total_ms=30.5,
+    gc_pause_max_ms=20.25,
+    resident_bytes=123_456_789,
 )
 
 

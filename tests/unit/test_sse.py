@@ -2,18 +2,23 @@
 
 import pytest
 
-from loadgen.wire.sse import FirstToken, parse
+from loadgen.wire.sse import STRAY, FirstToken, parse
 from tests.sse_events import CU, DONE, END, FIN, RC, ROLE, TEXT, C, R, U, choice, chunk, event
 
 
 def data(body: bytes) -> list[bytes]:
-    """The data of every event, the unfinished one included."""
+    """The data of every event, the unfinished one included, without stray lines."""
     events, unfinished = parse(body)
-    return [e[0] for e in events] + ([unfinished[0]] if unfinished else [])
+    return [data for data, _, name in events + unfinished if name != STRAY]
+
+
+def stray(body: bytes) -> list[bytes]:
+    events, unfinished = parse(body)
+    return [data for data, _, name in events + unfinished if name == STRAY]
 
 
 def test_an_event_ends_with_its_blank_line() -> None:
-    assert parse(b"data: a\n\ndata: bc\n\n") == ([(b"a", 9, b""), (b"bc", 19, b"")], None)
+    assert parse(b"data: a\n\ndata: bc\n\n") == ([(b"a", 9, b""), (b"bc", 19, b"")], [])
 
 
 def test_with_crlf_the_carriage_return_of_the_blank_line_completes_the_event() -> None:
@@ -21,11 +26,11 @@ def test_with_crlf_the_carriage_return_of_the_blank_line_completes_the_event() -
     events, unfinished = parse(body)
     assert events == [(b"a", 10, b""), (b"b", 21, b"")]
     assert body[9:10] == b"\r" and body[20:21] == b"\r"
-    assert unfinished is None
+    assert unfinished == []
 
 
 def test_a_carriage_return_alone_ends_a_line() -> None:
-    assert parse(b"data: a\r\rdata: b\r\r") == ([(b"a", 9, b""), (b"b", 18, b"")], None)
+    assert parse(b"data: a\r\rdata: b\r\r") == ([(b"a", 9, b""), (b"b", 18, b"")], [])
 
 
 def test_line_ends_may_be_mixed() -> None:
@@ -65,7 +70,7 @@ def test_the_event_field_names_its_own_event_only() -> None:
 
 
 def test_a_byte_order_mark_counts_as_bytes_but_not_as_text() -> None:
-    assert parse(b"\xef\xbb\xbfdata: a\n\n") == ([(b"a", 12, b"")], None)
+    assert parse(b"\xef\xbb\xbfdata: a\n\n") == ([(b"a", 12, b"")], [])
 
 
 def test_a_byte_order_mark_later_on_is_text() -> None:
@@ -73,14 +78,43 @@ def test_a_byte_order_mark_later_on_is_text() -> None:
 
 
 def test_an_event_without_blank_line_at_the_end_is_handed_out_apart() -> None:
-    assert parse(b"data: a\n\ndata: b\n") == ([(b"a", 9, b"")], (b"b", 17, b""))
-    assert parse(b"data: a\n\ndata: b") == ([(b"a", 9, b"")], (b"b", 16, b""))
-    assert parse(b"data: a\r\n\r\ndata: b\r\n") == ([(b"a", 10, b"")], (b"b", 20, b""))
+    assert parse(b"data: a\n\ndata: b\n") == ([(b"a", 9, b"")], [(b"b", 17, b"")])
+    assert parse(b"data: a\n\ndata: b") == ([(b"a", 9, b"")], [(b"b", 16, b"")])
+    assert parse(b"data: a\r\n\r\ndata: b\r\n") == ([(b"a", 10, b"")], [(b"b", 20, b"")])
 
 
-@pytest.mark.parametrize("rest", [b"", b"\n", b": ping", b"dat", b"event: error\n"])
+@pytest.mark.parametrize("rest", [b"", b"\n", b": ping", b"id: 5", b"event: ping\n"])
 def test_a_rest_without_data_is_no_event(rest: bytes) -> None:
-    assert parse(b"data: a\n\n" + rest) == ([(b"a", 9, b"")], None)
+    assert parse(b"data: a\n\n" + rest) == ([(b"a", 9, b"")], [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"error": {"message": "engine died"}}',
+        b"<html><title>502 Bad Gateway</title></html>",
+        b"Internal Server Error",
+        b"upstream connect error or disconnect/reset before headers. reset reason: overflow",
+        b'error: {"code": 400}',
+        b"Error: engine died",
+        b" data: x",
+    ],
+)
+def test_a_line_that_is_no_field_is_handed_out_as_stray(line: bytes) -> None:
+    assert parse(line) == ([], [(line, len(line), STRAY)])
+    assert parse(line + b"\n\n") == ([(line, len(line) + 2, STRAY)], [])
+    body = b"data: a\n\n" + line + b"\ndata: b\n\n"
+    assert parse(body) == ([(b"a", 9, b""), (line, len(body), STRAY), (b"b", len(body), b"")], [])
+    assert first_token_at([line + b"\n\n", line + b"\n" + C("x")]) == [1]
+
+
+def test_stray_lines_of_one_block_are_one_text() -> None:
+    assert stray(b'{\n  "error": "x"\n}\n') == [b'{\n  "error": "x"\n}']
+
+
+def test_an_event_that_is_named_error_needs_no_data() -> None:
+    assert parse(b"event: error\n: engine died\n\n") == ([(b"engine died", 28, b"error")], [])
+    assert parse(b"event: error\n") == ([], [(b"", 13, b"error")])
 
 
 def test_line_separators_of_unicode_do_not_end_a_line() -> None:

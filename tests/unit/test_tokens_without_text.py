@@ -66,6 +66,51 @@ def test_a_total_with_the_finish_reason_of_an_answer_without_counts_or_text_is_n
     assert request.status == "empty"
 
 
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_a_count_that_does_not_rise_with_the_text_is_a_placeholder(count: int) -> None:
+    # DeepSeek and Kimi behind some gateways: the same count in every event, the real one beside the finish reason.
+    script: Script = [(10, role()), (50, CU("a", count)), (60, CU("b", count))]
+    request = decode(exchange([*script, (600, FIN("stop", usage=usage(9, 50)) + DONE)]))
+    assert [(ns - SENT_NS) / MS for ns in request.arrivals_ns.tolist()] == [50, 60]
+    assert (request.output_tokens, request.event_tokens) == (50, None)
+
+
+def test_a_total_beside_an_empty_delta_after_the_finish_reason_is_no_token() -> None:
+    total = chunk(choice({}), usage=usage(9, 2))
+    assert decode(exchange([(10, ROLE), (20, FIN("stop")), (600, total + DONE)])).status == "empty"
+    script: Script = [(50, CU("a", 1)), (60, FIN("stop")), (600, total + DONE)]
+    request = decode(exchange(script))
+    assert [(ns - SENT_NS) / MS for ns in request.arrivals_ns.tolist()] == [50]
+    assert request.event_tokens is not None and request.event_tokens.tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"token_ids": [7]},
+        {"logprobs": {"content": [{"token": "<0xE4>", "logprob": -1.0}]}},
+        {"logprobs": {"tokens": ["<0xE4>"], "token_logprobs": [-1.0]}},
+    ],
+)
+def test_a_token_that_is_named_without_text_is_a_token(named: dict[str, object]) -> None:
+    silent = chunk(choice({"content": ""}, **named))
+    assert arrivals_ms([(10, ROLE), (50, silent), (60, C("a")), (61, FIN("stop") + U(9, 2) + DONE)]) == [50, 60]
+    watch = FirstToken()
+    assert [watch.feed(part) for part in (ROLE, silent)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "nothing", [{"token_ids": []}, {"token_ids": None, "logprobs": None}, {"logprobs": {"content": []}}]
+)
+def test_no_ids_and_no_log_probabilities_are_no_token(nothing: dict[str, object]) -> None:
+    assert arrivals_ms([(10, chunk(choice({"content": ""}, **nothing))), (50, C("a") + FIN("stop") + DONE)]) == [50]
+
+
+def test_the_end_token_beside_the_finish_reason_is_no_token_unless_it_is_counted() -> None:
+    end = chunk(choice({"content": ""}, "stop", token_ids=[2]))
+    assert arrivals_ms([(50, C("a")), (600, end + U(9, 2) + DONE)]) == [50]
+
+
 def test_counts_of_several_choices_are_not_compared() -> None:
     both = chunk(choice({"content": ""}, index=0), choice({"content": ""}, index=1), usage=usage(9, 5))
     assert arrivals_ms([(50, both), (60, TEXT("a")), (61, FIN("stop") + DONE)]) == [60]

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from loadgen.wire.transport import SO_TIMESTAMPNS, KernelClock, WireLoop, WireTransport, enable_kernel_stamps
+from loadgen.wire.kernel_clock import SO_TIMESTAMPNS, KernelClock, enable_kernel_stamps
+from loadgen.wire.transport import WireTransport
+from loadgen.wire.wire_loop import WireLoop
 
 # Its asserts compare instants: it runs alone, since another test on the same cores would bend them.
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("each_way_of_reading")]
 
 
 class Clocks:
