@@ -8,6 +8,7 @@ from typing import Any
 from loadgen.run_folder import LevelData, RunFolder
 from loadgen.scenario.load import load_scenario
 from loadgen.scenario.model import Scenario
+from loadgen.stats.classes import RequestKind
 from loadgen.stats.level import level_object
 
 
@@ -19,8 +20,22 @@ def scenario_of(folder: RunFolder) -> Scenario:
 def judge(levels: Iterable[LevelData], scenario: Scenario) -> Iterator[dict[str, Any]]:
     """The level object of each level."""
     slo = limits(scenario) or None
+    kinds = kinds_of(scenario)
     for data in levels:
-        yield level_object(data.plan, data.records, data.health, slo=slo, audit=data.audit)
+        yield level_object(data.plan, data.records, data.health, slo=slo, audit=data.audit, kinds=kinds)
+
+
+def kinds_of(scenario: Scenario) -> list[RequestKind]:
+    """The classes of the scenario's workload, in the order in which records number them; none where a file has the
+    requests, of which nobody says what they share."""
+    workload = scenario.workload
+    if workload.dataset.path is not None:
+        return []
+    if workload.dataset.path is not None:
+        return []  # what its prompts share is not known
+    if not workload.classes:
+        return [RequestKind("all", 1.0, workload.prefix_tokens())]
+    return [RequestKind(one.name, one.share, one.prefix_tokens()) for one in workload.classes]
 
 
 def limits(scenario: Scenario) -> dict[str, float]:

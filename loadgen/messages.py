@@ -65,6 +65,8 @@ class Hello(Message):
     """How many files and connections the process may have open."""
     ephemeral_ports: int | None = None
     """How many connections to one address the host has ports for; None where the system does not tell."""
+    reads: str | None = None
+    """How it reads its sockets: `io_uring` or `epoll`; None where the event loop does it itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +77,13 @@ class Configure(Message):
     workers: int
     base_url: str
     endpoint: str
-    model: str
     route: dict[str, Any]
     """`loadgen.route.Route`."""
     reuse: dict[str, Any]
     """`loadgen.wire.pool.Reuse`, with this worker's share of the connections."""
     api_key_env: str
-    recipe: dict[str, Any]
-    output_tokens: int
-    ignore_eos: bool
-    continuous_usage: bool
+    workload: dict[str, Any]
+    """What to send, as `loadgen.workload.carried` reads it."""
     limits_ns: dict[str, int | None]
     run_folder: str
     """Where the controller keeps the run; a worker that sees `nonce` there writes its spool into it."""
@@ -106,7 +105,7 @@ class Ready(Message):
 
 @dataclass(frozen=True, slots=True)
 class Level(Message):
-    """The level that begins now; users that Locust spawns from here on belong to it."""
+    """The level that begins now; of a closed loop, users that Locust spawns from here on belong to it."""
 
     level: int
     ramp_ns: int
@@ -114,6 +113,19 @@ class Level(Message):
     """Prompts a worker keeps built ahead."""
     tell_progress: bool
     """Whether the controller wants to see the level settle."""
+    think_time: dict[str, Any] | None = None
+    """Of a closed loop: `loadgen.arrivals.think_time.ThinkTime`."""
+    arrivals: dict[str, Any] | None = None
+    """Of an open loop: the whole level's `loadgen.arrivals.schedule.Schedule`."""
+    start_ns: int = 0
+    """The instant that its offsets count from, in the worker's own clock."""
+    position: int = 0
+    of: int = 1
+    """The worker sends the arrivals position, position + of, …"""
+    max_in_flight: int | None = None
+    """This worker's share of the requests that may be in flight."""
+    drops: bool = False
+    """Whether an arrival beyond that is dropped, not queued."""
 
 
 @dataclass(frozen=True, slots=True)

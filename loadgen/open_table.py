@@ -12,8 +12,10 @@ import os
 import struct
 from pathlib import Path
 
-_SLOT = struct.Struct("<qqq")
-_FREE = -1
+_SLOT = struct.Struct("<IIqq")
+"""Level, kind, index, dispatched_ns."""
+_FREE = 0xFFFFFFFF
+_FREE_SLOT = _SLOT.pack(_FREE, 0, 0, 0)
 _FIRST_SLOTS = 1024
 
 
@@ -23,24 +25,24 @@ class OpenTable:
     def __init__(self, path: Path) -> None:
         """Makes the file. Raises FileExistsError when it is there already."""
         self._file = path.open("x+b")
-        self._file.write(_SLOT.pack(_FREE, 0, 0) * _FIRST_SLOTS)
+        self._file.write(_FREE_SLOT * _FIRST_SLOTS)
         self._file.flush()
         self._slots = _FIRST_SLOTS
         self._map = mmap.mmap(self._file.fileno(), 0)
         self._free = collections.deque(range(_FIRST_SLOTS))
 
-    def begin(self, level: int, index: int, dispatched_ns: int) -> int:
+    def begin(self, level: int, index: int, dispatched_ns: int, kind: int = 0) -> int:
         """Notes a request; gives its slot. Raises OSError when the table must grow and the disk is full."""
         try:
             slot = self._free.popleft()
         except IndexError:
             slot = self._grow()
-        _SLOT.pack_into(self._map, slot * _SLOT.size, level, index, dispatched_ns)
+        _SLOT.pack_into(self._map, slot * _SLOT.size, level, kind, index, dispatched_ns)
         return slot
 
     def end(self, slot: int) -> None:
         """The request of this slot is in the spool."""
-        _SLOT.pack_into(self._map, slot * _SLOT.size, _FREE, 0, 0)
+        self._mark_free(slot)
         self._free.append(slot)
 
     def _grow(self) -> int:
@@ -50,17 +52,20 @@ class OpenTable:
         self._slots *= 2
         self._map.resize(self._slots * _SLOT.size)
         for slot in range(first, self._slots):
-            _SLOT.pack_into(self._map, slot * _SLOT.size, _FREE, 0, 0)
+            self._mark_free(slot)
         self._free.extend(range(first + 1, self._slots))
         return first
+
+    def _mark_free(self, slot: int) -> None:
+        _SLOT.pack_into(self._map, slot * _SLOT.size, _FREE, 0, 0, 0)
 
     def close(self) -> None:
         self._map.close()
         self._file.close()
 
 
-def read_open(path: Path) -> list[tuple[int, int, int]]:
-    """(level, index, dispatched_ns) of every request that was begun and is not in the spool."""
+def read_open(path: Path) -> list[tuple[int, int, int, int]]:
+    """(level, kind, index, dispatched_ns) of every request that was begun and is not in the spool."""
     content = path.read_bytes()
     whole = len(content) // _SLOT.size * _SLOT.size
     return [slot for slot in _SLOT.iter_unpack(content[:whole]) if slot[0] != _FREE]

@@ -14,6 +14,7 @@ from loadgen.report.html import write_report
 from loadgen.report.summary import write_level, write_summary
 from loadgen.report.table import report
 from loadgen.run_folder import RunFolder, RunReader
+from loadgen.scenario.load_section import Load
 from loadgen.scenario.model import Scenario
 from loadgen.stats.answers import answers, verdict
 
@@ -68,6 +69,7 @@ def conditions(scenario: Scenario, provenance: dict[str, Any]) -> dict[str, Any]
     """What the figures hold for; None where nobody told."""
     target = provenance.get("target", {})
     workload, load = scenario.workload, scenario.load
+    input_tokens, output_tokens = workload.in_words()
     forced = "forced" if workload.ignore_eos else "at most"
     server = "simulator" if scenario.target.server else target.get("base_url")
     return {
@@ -75,16 +77,47 @@ def conditions(scenario: Scenario, provenance: dict[str, Any]) -> dict[str, Any]
         "server version": target.get("server_version"),
         "model": target.get("model"),
         "precision": target.get("precision"),
-        "input": f"{workload.input_tokens} tokens",
-        "output": f"{workload.output_tokens} tokens, {forced}",
-        "load": "closed loop, no think time",
+        "input": input_tokens,
+        "output": f"{output_tokens}, {forced}",
+        "load": load_in_words(load),
         "window": " ".join(
             [
-                "as long as the work needs" if load.duration is None else f"{load.duration:g} s",
-                "once steady" if load.warmup is None else f"after {load.warmup:g} s of warm-up",
+                _window_in_words(load),
+                "once steady" if load.given_warmup_s is None else f"after {load.given_warmup_s:g} s of warm-up",
             ]
         ),
         "workers": str(len(provenance.get("workers", []))) if provenance else None,
         "arrival stamps": target.get("arrival_stamps"),
         "seed": str(scenario.seed),
     }
+
+
+def load_in_words(load: Load) -> str:
+    """`closed loop, no think time`, or `open loop, gamma arrivals (burstiness 0.5), at most 64 in flight, then queue`."""
+    if not load.open_loop:
+        think = load.think_time
+        if think is None:
+            return "closed loop, no think time"
+        return f"closed loop, think time {think.mean_s:g} s" + (", exponential" * (think.distribution == "exponential"))
+    words = [f"open loop, {load.pattern} arrivals"]
+    if load.replay_speed is not None:
+        words = [
+            f"open loop, the dataset's own instants {' and '.join(f'{speed:g}' for speed in load.replay_speed)} times as fast"
+        ]
+    elif load.pattern == "gamma":
+        words[0] += f" (burstiness {load.burstiness or 1:g})"
+    if load.stages is not None:
+        words.append("stages " + " ".join(stage.text() for stage in load.stages))
+    if load.rate_file is not None:
+        words.append(f"rate of {load.rate_file}")
+    if load.burst_size is not None:
+        words.append(f"{load.burst_size} at once every {load.burst_period:g} s")
+    if load.max_in_flight is not None:
+        words.append(f"at most {load.max_in_flight} in flight, then {load.overflow}")
+    return ", ".join(words)
+
+
+def _window_in_words(load: Load) -> str:
+    if load.duration is not None:
+        return f"{load.duration:g} s"
+    return "the whole course" if load.follows_a_course else "as long as the work needs"

@@ -103,6 +103,9 @@ class RequestRecord:
     """Why it is not ok, in words without ids or times; never empty for a failure."""
     scheduled_ns: int | None = None
     """When the arrival schedule wanted it sent; None in a closed loop."""
+    waited_ns: int | None = None
+    """How long it then waited for a place among the requests in flight, of which there may be so many; not the worker's
+    own delay, which is dispatched − scheduled − waited. None in a closed loop."""
     sent_ns: int | None = None
     """Just before the `send` call that handed the last byte of the request to the kernel."""
     send_gap_ns: int | None = None
@@ -126,6 +129,8 @@ class RequestRecord:
     output_tokens_requested: int | None = None
     retries: int = 0
     """How often it was sent again, because a kept-alive connection turned out to be closed before any byte came back."""
+    kind: int = 0
+    """Index of its class in the workload."""
     request_bytes: int = 0
     response_bytes: int = 0
     """Bytes of the response body."""
@@ -145,7 +150,8 @@ class LevelPlan:
     """What a level asked for and when it was measured; instants are of the controller's monotonic clock."""
 
     level: int
-    concurrency: int
+    concurrency: int | None
+    """Users of a closed loop; None in an open one."""
     window_start_ns: int
     window_end_ns: int
     run: int = 0
@@ -169,6 +175,20 @@ class LevelPlan:
     missing_records: int = 0
     """Records that workers said they had written for the level and that are not in the spools."""
     interrupted: bool = False
+    dataset_rows: int | None = None
+    """Rows of the dataset that requests are taken from; None without one."""
+    think_time_s: float = 0.0
+    """Of a closed loop: how long a user waits on average before its next request."""
+    request_rate: float | None = None
+    """Of an open loop: requests a second that were asked for; the mean of a rate that changes."""
+    arrivals: dict[str, Any] | None = None
+    """Of an open loop: its schedule (`loadgen.arrivals.schedule.Schedule`)."""
+    arrivals_start_ns: int | None = None
+    """The instant that the schedule's offsets count from."""
+    max_in_flight: int | None = None
+    """Of an open loop: most requests in flight, over all workers; None without a limit."""
+    overflow: str | None = None
+    """What becomes of an arrival beyond that: `queue` or `drop`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,3 +226,5 @@ class WorkerHealth:
     """None without a collection."""
     resident_bytes: int | None = None
     """Memory of the process at the window's end; None where the system does not tell."""
+    dropped: int | None = None
+    """Arrivals of the window that were not sent, since as many requests as may be were in flight; None in a closed loop."""

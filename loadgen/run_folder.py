@@ -313,7 +313,7 @@ class RunReader:
         """A request that was begun and is in no spool: its worker was killed before it could say how it ended."""
         for path in sorted(self._folder.records.glob("worker-*.open")):
             worker = int(path.stem.removeprefix("worker-"))
-            for level, index, dispatched_ns in read_open(path):
+            for level, kind, index, dispatched_ns in read_open(path):
                 cut_off = RequestRecord(
                     level=level,
                     index=index,
@@ -323,6 +323,7 @@ class RunReader:
                     reason="its worker ended before it did",
                     dispatched_ns=dispatched_ns,
                     finished_ns=dispatched_ns,
+                    kind=kind,
                 )
                 self._records.setdefault((level, index), cut_off)
 

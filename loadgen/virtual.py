@@ -1,4 +1,4 @@
-"""Closed-loop load on the simulator's engine in virtual time: takes a load, gives a perfect client's records.
+"""Closed- or open-loop load on the simulator's engine in virtual time: takes a load, gives a perfect client's records.
 
 No socket, no clock, no waiting: an hour of load takes seconds, so judgement can be tested on it. What a real client
 adds (network, its own lag, coalesced reads) is not in these records.
@@ -6,9 +6,11 @@ adds (network, its own lag, coalesced reads) is not in these records.
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,6 +24,7 @@ class _Sent:
     request: Request
     user: int
     sent_ns: int
+    scheduled_ns: int | None = None
     arrivals_ns: array[int] = field(default_factory=lambda: array("q"))
 
 
@@ -82,6 +85,71 @@ def closed_loop(
     return records
 
 
+def open_loop(
+    settings: SimulatorSettings,
+    *,
+    offsets_s: Iterable[float],
+    input_tokens: int,
+    output_tokens: int,
+    duration_ns: int,
+    max_in_flight: int | None = None,
+    level: int = 0,
+    start_ns: int = 1_000_000_000,
+) -> list[RequestRecord]:
+    """Records of requests that arrive at `start_ns` + each of `offsets_s` (ascending), in order of end.
+
+    An arrival that finds `max_in_flight` requests in flight waits for the first of them to end. Arrivals stop at
+    `start_ns + duration_ns`; what is open then comes last, as `censored`; what never had a place after it.
+    """
+    engine = Engine(settings)
+    sent: dict[int, _Sent] = {}
+    records: list[RequestRecord] = []
+    end_ns = start_ns + duration_ns
+    arrivals_ns = (start_ns + round(offset_s * 1e9) for offset_s in offsets_s)
+    coming_ns = next(arrivals_ns, end_ns)
+    waiting: deque[int] = deque()
+    ended: list[Request] = []
+    numbers = itertools.count()
+    now_ns = start_ns
+
+    def send(scheduled_ns: int, at_ns: int) -> None:
+        request = Request(next(numbers), input_tokens, output_tokens)
+        engine.add(request)
+        sent[request.id] = _Sent(request, 0, at_ns, scheduled_ns)
+
+    while True:
+        # Before the step's answers end: an arrival in mid-step found them in flight.
+        while coming_ns < end_ns and coming_ns <= now_ns:
+            if max_in_flight is None or len(sent) < max_in_flight:
+                send(coming_ns, coming_ns)
+            else:
+                waiting.append(coming_ns)
+            coming_ns = next(arrivals_ns, end_ns)
+        for request in ended:
+            records.append(_record(sent.pop(request.id), level, OK, now_ns))
+            if waiting:
+                send(waiting.popleft(), now_ns)
+        ended = []
+        step = engine.step()
+        if step is None:
+            if coming_ns >= end_ns:
+                break
+            now_ns = coming_ns
+            continue
+        now_ns += step.duration_ns
+        if now_ns > end_ns:
+            break
+        for request, _, finished in step.emissions:
+            sent[request.id].arrivals_ns.append(now_ns)
+            if finished:
+                ended.append(request)
+    records.extend(_record(open_one, level, CENSORED, end_ns) for open_one in sent.values())
+    for scheduled_ns in waiting:
+        never = _Sent(Request(next(numbers), input_tokens, output_tokens), 0, end_ns, scheduled_ns)
+        records.append(replace(_record(never, level, CENSORED, end_ns), sent_ns=None, response_started_ns=None))
+    return records
+
+
 def _record(sent: _Sent, level: int, status: str, finished_ns: int) -> RequestRecord:
     arrivals_ns = np.frombuffer(sent.arrivals_ns, np.int64) if sent.arrivals_ns else np.empty(0, np.int64)
     ok = status == OK
@@ -95,6 +163,8 @@ def _record(sent: _Sent, level: int, status: str, finished_ns: int) -> RequestRe
         dispatched_ns=sent.sent_ns,
         finished_ns=finished_ns,
         reason="" if ok else "still open when the load stopped",
+        scheduled_ns=sent.scheduled_ns,
+        waited_ns=None if sent.scheduled_ns is None else sent.sent_ns - sent.scheduled_ns,
         sent_ns=sent.sent_ns,
         send_gap_ns=0,
         response_started_ns=sent.sent_ns,

@@ -14,7 +14,7 @@ from loadgen.wire.exchange import Exchange
 from loadgen.wire.request import BodyTemplate
 from loadgen.wire.wire_loop import WireLoop
 
-BODY = BodyTemplate(model="m", endpoint="chat", output_tokens=8, ignore_eos=False, continuous_usage=True)
+BODY = BodyTemplate(model="m", endpoint="chat", ignore_eos=False, continuous_usage=True)
 
 
 async def ask(client: Client, index: int = 0, **fields: Any) -> RequestRecord:
@@ -22,7 +22,7 @@ async def ask(client: Client, index: int = 0, **fields: Any) -> RequestRecord:
     exchange = Exchange(
         level=0, index=index, user=0, worker=0, endpoint="chat", dispatched_ns=time.monotonic_ns(), **fields
     )
-    await client.send(BODY.body(f"prompt {index}"), exchange, f"r{index}")
+    await client.send(BODY.body(f"prompt {index}", 8), exchange, f"r{index}")
     return decode(exchange)
 
 

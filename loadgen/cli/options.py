@@ -19,7 +19,13 @@ from loadgen.scenario.refusals import KEY_HINT
 NAMES: Mapping[str, tuple[str, ...]] = {
     "name": ("--name", "-e"),
     "target.model": ("--model", "-m"),
+    "workload.dataset.path": ("--dataset-path",),
+    "workload.dataset.format": ("--dataset-format",),
+    "workload.dataset.order": ("--dataset-order",),
+    "workload.dataset.max_tokens": ("--dataset-max-tokens",),
+    "workload.dataset.block_tokens": ("--dataset-block-tokens",),
     "load.duration": ("--duration", "-t"),
+    "load.arrival": ("--arrival-pattern",),
     "timeouts.connect": ("--connect-timeout",),
     "timeouts.first_byte": ("--first-byte-timeout",),
     "timeouts.first_token": ("--first-token-timeout",),
@@ -46,7 +52,18 @@ ALIASES: Mapping[str, str] = {
     "--osl": "workload.output_tokens",
     "--output-len": "workload.output_tokens",
     "--random-output-len": "workload.output_tokens",
+    "--isl-stddev": "workload.input_stddev",
+    "--osl-stddev": "workload.output_stddev",
+    "--random-range-ratio": "workload.range_ratio",
+    "--input-file": "workload.dataset.path",
+    "--dataset-name": "workload.dataset.format",
+    "--custom-dataset-type": "workload.dataset.format",
     "--max-concurrency": "load.concurrency",
+    "--rate": "load.request_rate",
+    "--qps": "load.request_rate",
+    "--arrival": "load.arrival",
+    "--replay": "load.replay_speed",
+    "--arrival-smoothness": "load.burstiness",
     "--warmup-duration": "load.warmup",
     "--run-time": "load.duration",
     "--benchmark-duration": "load.duration",
@@ -55,7 +72,7 @@ ALIASES: Mapping[str, str] = {
 
 SLO_OPTION = "--slo"
 
-_PANELS = {"": "Scenario", "slo": "Service-level objectives"}
+_PANELS = {"": "Scenario", "slo": "Service-level objectives", "workload.dataset": "Dataset"}
 
 
 def option_names(key: Key) -> tuple[str, ...]:

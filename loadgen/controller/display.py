@@ -10,8 +10,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from loadgen.controller.sweep import Progress
+from loadgen.controller.sweep_progress import Progress
 from loadgen.scenario.model import Level
+from loadgen.stats.asked import asked_of, asked_text, is_open
+from loadgen.stats.latencies import FROM_SCHEDULE
 
 _REFRESH_S = 0.25
 
@@ -39,7 +41,7 @@ class Display:
     def begin(self, level: Level) -> None:
         """A level begins: said where there is no live line."""
         if self._live is None:
-            self.say(f"level {level.level + 1}/{self._progress.levels} begins: concurrency {level.concurrency}")
+            self.say(f"level {level.level + 1}/{self._progress.levels} begins: {_load(level)}")
 
     def close(self) -> None:
         if self._greenlet is not None:
@@ -59,9 +61,7 @@ class Display:
         parts = []
         if progress.level is not None:
             settings = "".join(f", {key} {value}" for key, value in progress.named(progress.level).items())
-            parts.append(
-                f"level {progress.level.level + 1}/{progress.levels}: concurrency {progress.level.concurrency}{settings}"
-            )
+            parts.append(f"level {progress.level.level + 1}/{progress.levels}: {_load(progress.level)}{settings}")
         phase = progress.phase
         if progress.phase_s:
             phase += f" {min(progress.elapsed_s(), progress.phase_s):.0f}/{progress.phase_s:g} s"
@@ -76,16 +76,27 @@ class Display:
         return " · ".join(parts)
 
 
+def _load(level: Level) -> str:
+    if level.replay_speed is not None:
+        return f"the dataset's instants {level.replay_speed:g} times as fast"
+    return asked_text(level.concurrency, level.request_rate)
+
+
 def level_line(level: Mapping[str, Any], progress: Progress) -> str:
     """A finished level in one line, as a log keeps it."""
     ok = level["requests"]["ok"]
+    ttft = FROM_SCHEDULE["ttft"] if is_open(level) else "ttft"
     parts = [
         f"level {level['level'] + 1}/{progress.levels}",
-        ", ".join([f"concurrency {level['concurrency']}", *(f"{k} {v}" for k, v in level["server"].items())]),
+        ", ".join([asked_of(level), *(f"{k} {v}" for k, v in level["server"].items())]),
         f"{ok} ok, {sum(level['requests'].values()) - ok} not",
-        f"TTFT P50/P95 {_number(level['p50_ttft_ms'])}/{_number(level['p95_ttft_ms'])} ms",
+        f"TTFT P50/P95 {_number(level[f'p50_{ttft}_ms'])}/{_number(level[f'p95_{ttft}_ms'])} ms",
         f"{_number(level['output_throughput'])} output tok/s",
     ]
+    if is_open(level):
+        parts.append(
+            f"{_number(level['completed_request_rate'])} of {_number(level['offered_request_rate'])} requests/s"
+        )
     if not level["valid"]:
         parts.append("INVALID: " + ", ".join(reason["rule"] for reason in level["reasons"]))
     return " · ".join(parts)

@@ -13,7 +13,7 @@ from typing import Any
 import gevent
 import locust
 from gevent.event import Event
-from locust import rpc
+from locust import User, rpc
 from locust.env import Environment
 from locust.exception import RPCError
 from locust.runners import STATE_MISSING
@@ -82,9 +82,18 @@ class Worker:
 class Fleet:
     """Locust's master runner and its workers, local and remote. Runs in the hub; nothing here blocks it."""
 
-    def __init__(self, *, bind_host: str, bind_port: int, on_live: Callable[[Worker], object], pause: Pause) -> None:
-        """`bind_port` 0 takes a free one. `pause` sleeps, and raises when the run is to end. Raises UsageError when the port is taken."""
-        self._environment = Environment(user_classes=[StreamingUser], events=locust.events)
+    def __init__(
+        self,
+        *,
+        bind_host: str,
+        bind_port: int,
+        on_live: Callable[[Worker], object],
+        pause: Pause,
+        user_class: type[User] = StreamingUser,
+    ) -> None:
+        """`bind_port` 0 takes a free one. `pause` sleeps, and raises when the run is to end. `user_class`: whom the workers
+        run. Raises UsageError when the port is taken."""
+        self._environment = Environment(user_classes=[user_class], events=locust.events)
         try:
             self.runner = self._environment.create_master_runner(bind_host, bind_port)
         except (RPCError, SystemExit):
@@ -157,14 +166,15 @@ class Fleet:
                 self.runner.send_message(messages.PING, {"sent_ns": time.monotonic_ns()}, worker.client_id)
             self._pause(0.05)
 
-    def configure(self, folder: RunFolder, plan_for: Callable[[Worker], Configure]) -> None:
-        """Configures every worker and waits until each is ready. Raises LoadgenError when one is not."""
+    def configure(self, folder: RunFolder, plan_for: Callable[[Worker], Configure], *, more_s: float = 0.0) -> None:
+        """Configures every worker and waits until each is ready, `more_s` longer than it takes for nothing. Raises
+        LoadgenError when one is not."""
         self._folder = folder
         self._complete = True
         for worker in self.workers.values():
             worker.ready = None
             self.say(messages.CONFIGURE, plan_for(worker), worker)
-        deadline = time.monotonic() + _CONNECT_S
+        deadline = time.monotonic() + _CONNECT_S + more_s
         while waiting := [w for w in self.workers.values() if w.ready is None]:
             if time.monotonic() > deadline:
                 raise LoadgenError(f"Worker {waiting[0].index} ({waiting[0].hello.host}) did not get ready.")

@@ -60,7 +60,7 @@ class LiveRun:
 
     def begin_level(self, level: Level) -> None:
         self._remove_lost()
-        self._metrics.set_target(level.concurrency, level.level)
+        self._metrics.set_target(level.concurrency, level.level, request_rate=level.request_rate)
 
     def _remove_lost(self) -> None:
         # A lost worker stays lost: what it may still say is counted, but the level does not rest on it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -17,13 +18,19 @@ from gevent.event import Event
 from rich.console import Console
 
 from loadgen import host
+from loadgen.arrivals.schedule import Schedule
 from loadgen.controller.capture import Capture, check_capture
 from loadgen.controller.display import Display, level_line
 from loadgen.controller.fleet import Fleet, Worker, check_connections
 from loadgen.controller.live import LiveRun
+from loadgen.controller.open_level import check_places
 from loadgen.controller.own_server import start_simulator
-from loadgen.controller.sweep import Progress, Sweep
+from loadgen.controller.read_dataset import read_dataset, reading_s
+from loadgen.controller.sweep import Sweep
+from loadgen.controller.sweep_progress import Progress
 from loadgen.controller.target import Target, inspect, route_of
+from loadgen.datasets.plan import SurveyedDataset, provenance_of
+from loadgen.datasets.workload import DatasetWorkload
 from loadgen.errors import LoadgenError, RunInterruptedError, UsageError
 from loadgen.judgement import judge
 from loadgen.messages import Configure
@@ -32,7 +39,11 @@ from loadgen.record import LevelPlan
 from loadgen.report.summary import write_level
 from loadgen.run_folder import RunFolder, RunReader
 from loadgen.scenario.model import Level, Scenario
+from loadgen.scenario.schedules import given_window_s, schedules
 from loadgen.wire.pool import Reuse
+from loadgen.worker.scheduled_user import ScheduledUser
+from loadgen.worker.streaming_user import StreamingUser
+from loadgen.workload.carried import to_carry
 from server.process import ServerProcess
 
 
@@ -73,9 +84,12 @@ class _Controller:
         self._stop = Event()
         self._server: ServerProcess | None = None
         self._server_port = 0
+        self._dataset: SurveyedDataset | None = None
         self._target: Target
         self._capture: Capture | None = None
         self._fleet: Fleet
+        self._schedules: dict[int, Schedule] = {}
+        """Of an open loop, by level."""
 
     def prepare(self) -> None:
         """Everything that can be refused: the target, the prompts, the workers."""
@@ -87,6 +101,10 @@ class _Controller:
             # watcher of SIGINT, and leaves alone a handler that is not the default one.
             self._stack.callback(signal.signal, number, signal.signal(number, lambda *_: self._stop.set()))
         self._stack.callback(self._stop_server)
+        index = self._folder.path / "dataset"  # for the workers of this host too; it goes with the run
+        self._stack.callback(shutil.rmtree, index, ignore_errors=True)
+        self._dataset = read_dataset(scenario, index, self._console, self._pause)
+        self._schedules = schedules(scenario, self._trace_s())
         local, remote = scenario.workers.local_count(), scenario.workers.expect
         workers = scenario.workers
         self._fleet = Fleet(
@@ -94,6 +112,7 @@ class _Controller:
             bind_port=workers.bind_port if remote else 0,
             on_live=self._live.update_worker,
             pause=self._pause,
+            user_class=ScheduledUser if scenario.load.open_loop else StreamingUser,
         )
         self._stack.callback(self._fleet.close)
         log = self._stack.enter_context((self._folder.path / "run.log").open("ab"))
@@ -109,10 +128,19 @@ class _Controller:
         self._fleet.await_workers(local + remote)
         if remote:
             self._console.print(f"{local + remote} workers have joined", highlight=False)
-        check_connections(max(level.concurrency for level in scenario.levels()), self._fleet.workers.values())
+        check_places(scenario.load, local + remote)
+        most = scenario.load.most_in_flight()
+        if most is not None:
+            check_connections(most, self._fleet.workers.values())
         self._fleet.measure_clocks()
         self._configure_workers()
         self._folder.write_provenance(self._provenance())
+
+    def _trace_s(self) -> tuple[float, ...] | None:
+        """The instants that are replayed; None where none are."""
+        if self._dataset is None or self._scenario.load.replay_speed is None:
+            return None
+        return self._dataset.timestamps_s()
 
     def _use_server(self, level: Level) -> None:
         """Has the target answer with the settings of a level, starting it if it is ours."""
@@ -129,7 +157,11 @@ class _Controller:
             )
             self._server_port = int(base_url.rpartition(":")[2])
         self._target = inspect(
-            scenario, base_url, tell=lambda text: self._console.print(text, highlight=False), pause=self._pause
+            scenario,
+            base_url,
+            dataset=self._dataset,
+            tell=lambda text: self._console.print(text, highlight=False),
+            pause=self._pause,
         )
         self._live.set_model(self._target.model)
 
@@ -146,7 +178,8 @@ class _Controller:
 
     def _configure_workers(self) -> None:
         workers = len(self._fleet.workers)
-        self._fleet.configure(self._folder, lambda worker: self._plan_for(worker, workers))
+        more_s = reading_s(self._dataset)
+        self._fleet.configure(self._folder, lambda worker: self._plan_for(worker, workers), more_s=more_s)
 
     def _plan_for(self, worker: Worker, workers: int) -> Configure:
         scenario, target = self._scenario, self._target
@@ -160,14 +193,10 @@ class _Controller:
             workers=workers,
             base_url=target.base_url,
             endpoint=scenario.target.endpoint,
-            model=target.model,
             route=target.route.to_dict(),
             reuse=self._reuse_of(worker, workers).to_dict(),
             api_key_env=scenario.target.api_key_env,
-            recipe=target.recipe.to_dict(),
-            output_tokens=scenario.workload.output_tokens,
-            ignore_eos=scenario.workload.ignore_eos,
-            continuous_usage=target.continuous_usage,
+            workload=to_carry(target.workload),
             limits_ns=limits,
             run_folder=str(self._folder.path.resolve()),
             nonce=self._nonce,
@@ -197,6 +226,7 @@ class _Controller:
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "seed": self._scenario.seed,
             "target": self._target.describe(),
+            "dataset": self._dataset_provenance(),
             "controller": host.describe(),
             "workers": [
                 {
@@ -204,11 +234,18 @@ class _Controller:
                     "cores": worker.hello.cores,
                     "program_version": worker.hello.program_version,
                     "same_host": worker.same_clock,
+                    "reads": worker.hello.reads,
                     "clock_error_ms": worker.error_ns / 1e6,
                 }
                 for worker in self._fleet.workers.values()
             ],
         }
+
+    def _dataset_provenance(self) -> dict[str, Any] | None:
+        workload = self._target.workload
+        if self._dataset is None or not isinstance(workload, DatasetWorkload):
+            return None
+        return provenance_of(self._dataset, workload)
 
     def measure(self) -> int:
         """Runs the sweep as far as it comes, then judges and writes whatever was measured."""
@@ -217,7 +254,7 @@ class _Controller:
         progress = Progress(
             levels=len(levels),
             named_keys=_named_keys(levels),
-            remaining_s=len(levels) * load.least_s(),
+            remaining_s=sum(load.least_s(given_window_s(load, self._schedules.get(level.level))) for level in levels),
         )
         display = Display(self._console, progress, self._live.figures)
         failure: LoadgenError | None = None
@@ -255,7 +292,8 @@ class _Controller:
             self._live.begin_level(level)
             display.begin(level)
 
-        sweep = Sweep(self._fleet, self._folder, self._scenario.load, self._pause, progress)
+        rows = None if self._dataset is None else self._dataset.survey.rows
+        sweep = Sweep(self._fleet, self._folder, self._scenario, self._schedules, self._pause, progress, rows)
         for number, (_, group) in enumerate(groupby(levels, key=lambda level: level.server)):
             for position, level in enumerate(group):
                 if number and not position:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from loadgen import messages
+from loadgen.arrivals.schedule import Schedule
 from loadgen.controller.fleet import Fleet, Worker
+from loadgen.controller.open_level import begin_open_level
+from loadgen.controller.sweep_progress import Progress
 from loadgen.errors import LoadgenError
 from loadgen.messages import Window
 from loadgen.record import LevelPlan
 from loadgen.run_folder import RunFolder
-from loadgen.scenario.model import Level, Load
+from loadgen.scenario.model import Level, Scenario
+from loadgen.scenario.schedules import given_window_s
+from loadgen.stats.backlog import Offered
 from loadgen.stats.steady import SettleDetector, Verdict
 from loadgen.stats.window import WindowLength, window_length
 
@@ -33,58 +36,36 @@ _DEPTH_PER_USER = 4
 _LEAST_DEPTH = 64
 
 
-@dataclass(slots=True)
-class Progress:
-    """Where a sweep is, for the display."""
-
-    levels: int
-    named_keys: tuple[str, ...] = ()
-    """Settings of the server that a level is named by."""
-    level: Level | None = None
-    phase: str = "starting"
-    phase_began: float = 0.0
-    phase_s: float | None = None
-    """How long the phase lasts, where that is known."""
-    remaining_s: float = 0.0
-    """Warm-ups and windows still to come after this phase."""
-
-    def enter(self, phase: str, phase_s: float | None = None) -> None:
-        self.phase, self.phase_s, self.phase_began = phase, phase_s, time.monotonic()
-        if phase_s is not None:
-            self.remaining_s = max(0.0, self.remaining_s - phase_s)
-
-    def elapsed_s(self) -> float:
-        """Seconds in this phase so far."""
-        return time.monotonic() - self.phase_began
-
-    def named(self, level: Level) -> dict[str, Any]:
-        """The settings of the server that a level is named by."""
-        return {key: level.server[key] for key in self.named_keys}
-
-    def left_s(self) -> float:
-        """Estimated seconds until the sweep ends; drains are not foreseen."""
-        here = 0.0
-        if self.phase_s is not None:
-            here = max(0.0, self.phase_s - self.elapsed_s())
-        return here + self.remaining_s
-
-
 class Sweep:
     """Runs levels over a fleet and notes each in the run's journal."""
 
     def __init__(
-        self, fleet: Fleet, folder: RunFolder, load: Load, pause: Callable[[float], object], progress: Progress
+        self,
+        fleet: Fleet,
+        folder: RunFolder,
+        scenario: Scenario,
+        schedules: Mapping[int, Schedule],
+        pause: Callable[[float], object],
+        progress: Progress,
+        dataset_rows: int | None = None,
     ) -> None:
-        """`pause` sleeps so many seconds, and raises RunInterruptedError when the run is to end."""
+        """`schedules`: of an open loop, by level. `dataset_rows`: of the file that requests come from. `pause` sleeps so many seconds, and raises RunInterruptedError when the
+        run is to end."""
         self._fleet = fleet
         self._folder = folder
-        self._load = load
+        self._load = scenario.load
+        self._seed = scenario.seed or 0
+        self._schedules = schedules
         self._pause = pause
+        self._dataset_rows = dataset_rows
         self.progress = progress
         self._participants: list[Worker] = []
         """Workers that were there when the level began."""
         self._late_before = 0
         self._noted = (0, 0)
+        self._schedule: Schedule | None = None
+        """Of the level that runs, and the instant that its offsets count from."""
+        self._start_ns = 0
 
     def run(self, level: Level, on_begin: Callable[[Level], object]) -> LevelPlan:
         """One level, from its ramp to the end of its drain.
@@ -97,7 +78,7 @@ class Sweep:
         on_begin(level)
         detector = self._begin(level)
         verdict = self._warm_up(detector)
-        length = self._window_length(detector)
+        length = self._window_length(detector, verdict)
         plan = self._announce(level, verdict, length)
         try:
             self._wait_until(plan, plan.window_start_ns)
@@ -113,15 +94,20 @@ class Sweep:
         return plan
 
     def _begin(self, level: Level) -> SettleDetector:
-        """Has the level's users spawned; gives who watches it settle."""
+        """Has the level's load begin; gives who watches it settle."""
         fleet, load = self._fleet, self._load
+        self._schedule = self._schedules.get(level.level)
         self._participants = fleet.present()
         self._late_before = fleet.late_joiners
         self._check_workers()
         fleet.measure_clocks()  # again: clocks of different hosts drift apart
         for worker in self._participants:
             worker.level_done = None
-        adaptive = load.warmup is None or load.duration is None
+        adaptive = load.given_warmup_s is None or given_window_s(load, self._schedule) is None
+        fleet.set_stop_timeout(load.drain_timeout)
+        if self._schedule is not None:
+            return self._begin_open(level, self._schedule, adaptive)
+        assert level.concurrency is not None
         # A first request after a warm-up that is given would leave the window below its load.
         ramp_s = load.ramp if load.warmup is None else min(load.ramp, load.warmup)
         began_ns = time.monotonic_ns()
@@ -132,9 +118,11 @@ class Sweep:
                 ramp_ns=round(ramp_s * 1e9),
                 depth=max(_LEAST_DEPTH, _DEPTH_PER_USER * level.concurrency),
                 tell_progress=adaptive,
+                think_time=None
+                if load.think_time is None
+                else dataclasses.replace(load.think_time, seed=self._seed).to_dict(),
             ),
         )
-        fleet.set_stop_timeout(load.drain_timeout)
         shrinks = fleet.users > level.concurrency
         fleet.spawn(level.concurrency)
         self._check_workers()
@@ -150,9 +138,30 @@ class Sweep:
         fleet.on_progress = detector.update if adaptive else None
         return detector
 
+    def _begin_open(self, level: Level, schedule: Schedule, adaptive: bool) -> SettleDetector:
+        fleet = self._fleet
+        self._start_ns = begin_open_level(
+            fleet, self._participants, level, schedule, self._load, tell_progress=adaptive, pause=self._pause
+        )
+        self._check_workers()
+        detector = SettleDetector(
+            workers=len(self._participants),
+            users=len(self._participants),
+            began_ns=self._start_ns,
+            all_there_ns=self._start_ns,
+            most_s=self._load.max_warmup,
+            arrivals=Offered(schedule, self._start_ns, all_sent=self._load.overflow != "drop"),
+        )
+        fleet.on_progress = detector.update if adaptive else None
+        return detector
+
     def _announce(self, level: Level, verdict: Verdict | None, length: WindowLength) -> LevelPlan:
         """Tells every worker the window, in its own clock, and the journal the plan."""
         start_ns = time.monotonic_ns() + _AHEAD_NS
+        load, schedule = self._load, self._schedule
+        if schedule is not None and load.given_warmup_s is not None:
+            # To the instant, since the rate's course may begin or change there.
+            start_ns = max(start_ns, self._start_ns + round(load.given_warmup_s * 1e9))
         plan = LevelPlan(
             level=level.level,
             concurrency=level.concurrency,
@@ -164,7 +173,18 @@ class Sweep:
             settled=None if verdict is None else verdict.settled,
             settle_reason="" if verdict is None else verdict.reason,
             window_reason=length.reason,
+            dataset_rows=self._dataset_rows,
+            think_time_s=0.0 if load.think_time is None else load.think_time.mean_s,
         )
+        if schedule is not None:
+            plan = dataclasses.replace(
+                plan,
+                request_rate=schedule.asked_rate(),
+                arrivals=schedule.to_dict(),
+                arrivals_start_ns=self._start_ns,
+                max_in_flight=load.max_in_flight,
+                overflow=None if load.max_in_flight is None else load.overflow,
+            )
         for worker in self._participants:
             window = Window(
                 level=level.level,
@@ -179,10 +199,13 @@ class Sweep:
 
     def _warm_up(self, detector: SettleDetector) -> Verdict | None:
         """Waits for the given warm-up (None), or until the level is steady or will not be."""
-        load, now_s = self._load, time.monotonic()
-        if load.warmup is not None:
-            self.progress.enter("warm-up", load.warmup)
-            while time.monotonic() < now_s + load.warmup:
+        warmup_s, now_ns = self._load.given_warmup_s, time.monotonic_ns()
+        if warmup_s is not None:
+            self.progress.enter("warm-up", warmup_s)
+            over_ns = now_ns + round(warmup_s * 1e9)
+            if self._schedule is not None:  # early enough to tell the window that opens when it is over
+                over_ns += self._start_ns - now_ns - 2 * _AHEAD_NS
+            while time.monotonic_ns() < over_ns:
                 self._pause(_POLL_S)
                 self._check_workers()
             return None
@@ -196,12 +219,16 @@ class Sweep:
                 self._check_workers()
                 return Verdict(False, True, f"a worker went missing: {verdict.reason}", None)
 
-    def _window_length(self, detector: SettleDetector) -> WindowLength:
-        load = self._load
-        if load.duration is not None:
-            return WindowLength(load.duration, "", capped=False)
+    def _window_length(self, detector: SettleDetector, verdict: Verdict | None) -> WindowLength:
+        given_s = given_window_s(self._load, self._schedule)
+        if given_s is not None:
+            reason = "" if self._load.duration is not None else f"{given_s:g} s is the course of the rate"
+            return WindowLength(given_s, reason, capped=False)
         pace = detector.pace()
-        return window_length(pace.completed_rate, pace.e2e_p95_s, most_s=load.max_duration)
+        completed_rate = pace.completed_rate
+        if self._schedule is not None and verdict is not None and verdict.settled:
+            completed_rate = self._schedule.asked_rate()  # surer than the few requests that were seen
+        return window_length(completed_rate, pace.e2e_p95_s, most_s=self._load.max_duration)
 
     def _note(self, plan: LevelPlan) -> None:
         self._noted = (plan.lost_workers, plan.late_workers)
@@ -255,7 +282,7 @@ class Sweep:
             if worker.problem is not None:
                 raise LoadgenError(
                     f"Worker {worker.index} ({worker.hello.host}) gave up: {worker.problem}.",
-                    hint="what was measured before is in the run folder; make room, and run again",
+                    hint="what was measured before is in the run folder; mend that, and run again",
                 )
         if not self._participants or all(worker.lost for worker in self._participants):
             raise LoadgenError("Every worker is gone.", hint="their output is in run.log in the run folder")

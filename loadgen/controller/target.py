@@ -20,10 +20,11 @@ from typing import Any
 
 from loadgen import record
 from loadgen.api_key import read_api_key, without_key
+from loadgen.datasets.plan import SurveyedDataset, plan_dataset
+from loadgen.datasets.workload import DatasetWorkload
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.prompts.errors import PromptError
-from loadgen.prompts.pool import make_recipe
-from loadgen.prompts.recipe import LEVEL_BITS, PromptRecipe
+from loadgen.prompts.recipe import LEVEL_BITS
 from loadgen.prompts.tokenizers import LocalCounter, ServerCounter, TokenCounter
 from loadgen.record import RequestRecord
 from loadgen.route import PROXY_AUTH, Route, unused_proxy_variable
@@ -34,8 +35,10 @@ from loadgen.wire.decode import decode
 from loadgen.wire.exchange import Exchange
 from loadgen.wire.failures import words
 from loadgen.wire.kernel_clock import enable_kernel_stamps
-from loadgen.wire.request import BodyTemplate
 from loadgen.wire.wire_loop import WireLoop
+from loadgen.workload.carried import CarriedWorkload
+from loadgen.workload.plan import plan_workload
+from loadgen.workload.synthetic import SyntheticWorkload
 
 _ANSWER_S = 10.0
 _PROBE_TOKENS = 4
@@ -52,11 +55,9 @@ class Target:
     model: str
     version: str | None
     max_model_len: int | None
-    recipe: PromptRecipe
-    counted_by: str
-    """Who counted the prompt tokens."""
-    continuous_usage: bool
-    """Whether it takes `continuous_usage_stats`."""
+    workload: CarriedWorkload
+    counted_by: str | None
+    """Who counted the prompt tokens; None where a file has the prompts, which nobody counts."""
     counts_every_event: bool
     """Whether it says with each event how many tokens there are so far."""
     kernel_stamps: bool
@@ -98,7 +99,12 @@ def route_of(target: AskedTarget) -> Route:
 
 
 def inspect(
-    scenario: Scenario, base_url: str, *, tell: Callable[[str], object], pause: Callable[[float], object]
+    scenario: Scenario,
+    base_url: str,
+    *,
+    dataset: SurveyedDataset | None = None,
+    tell: Callable[[str], object],
+    pause: Callable[[float], object],
 ) -> Target:
     """Waits for the server, asks for its model, finds the prompts, and sends one request to prove that it streams.
 
@@ -107,11 +113,15 @@ def inspect(
     the run is to end.
     """
     with enable_kernel_stamps():  # well before the probe, which tells whether arrivals are the kernel's
-        return _inspect(scenario, base_url, tell, pause)
+        return _inspect(scenario, base_url, dataset, tell, pause)
 
 
 def _inspect(
-    scenario: Scenario, base_url: str, tell: Callable[[str], object], pause: Callable[[float], object]
+    scenario: Scenario,
+    base_url: str,
+    dataset: SurveyedDataset | None,
+    tell: Callable[[str], object],
+    pause: Callable[[float], object],
 ) -> Target:
     api_key = read_api_key(scenario.target.api_key_env)
     route = route_of(scenario.target)
@@ -121,32 +131,25 @@ def _inspect(
         tell(f"{unused} is set, and the load goes straight to the target all the same; --proxy names a proxy to take")
     models = _await_models(server, scenario, tell, pause)
     model, max_model_len = _choose_model(models, scenario, base_url)
-    workload = scenario.workload
-    if max_model_len is not None and workload.input_tokens + workload.output_tokens > max_model_len:
-        raise UsageError(
-            f"workload.input_tokens + workload.output_tokens is {workload.input_tokens} + {workload.output_tokens} = "
-            f"{workload.input_tokens + workload.output_tokens}, more than the {max_model_len} tokens of max_model_len "
-            f"that {base_url} serves {model!r} with.",
-            hint=f"shorten one of them by {workload.input_tokens + workload.output_tokens - max_model_len} tokens",
-        )
-    assert scenario.seed is not None, "the seed is drawn before the target is inspected"
+    tokenizer = scenario.workload.tokenizer
     try:
         counter: TokenCounter = (
             ServerCounter(base_url, model=model, api_key=api_key, route=route)
-            if workload.tokenizer is None
-            else LocalCounter(workload.tokenizer)
+            if tokenizer is None
+            else LocalCounter(tokenizer)
         )
-        recipe = make_recipe(
-            counter, endpoint=scenario.target.endpoint, input_tokens=workload.input_tokens, seed=scenario.seed
-        )
+        workload: SyntheticWorkload | DatasetWorkload
+        if dataset is None:
+            workload = plan_workload(scenario, counter, model=model, max_model_len=max_model_len, base_url=base_url)
+        else:
+            workload = plan_dataset(scenario, dataset, counter, model=model, max_model_len=max_model_len)
     except PromptError as error:
         raise UsageError(without_key(error.args[0], api_key), hint=error.hint) from None
-    continuous_usage = True
-    probe = _probe(scenario, base_url, route, model, recipe, api_key, continuous_usage=True)
+    probe = _probe(scenario, base_url, route, workload, api_key)
     if probe.status in ("http_400", "http_422"):
         # Strict servers refuse fields that they do not know.
-        continuous_usage = False
-        probe = _probe(scenario, base_url, route, model, recipe, api_key, continuous_usage=False)
+        workload = dataclasses.replace(workload, continuous_usage=False)
+        probe = _probe(scenario, base_url, route, workload, api_key)
     _check_probe(probe, scenario, base_url, model, counter.describe())
     return Target(
         base_url=base_url,
@@ -154,9 +157,8 @@ def _inspect(
         model=model,
         version=_version(server),
         max_model_len=max_model_len,
-        recipe=recipe,
-        counted_by=counter.describe(),
-        continuous_usage=continuous_usage,
+        workload=workload,
+        counted_by=None if workload.recipe is None else counter.describe(),
         counts_every_event=probe.event_tokens is not None,
         kernel_stamps=probe.kernel_stamps,
     )
@@ -251,21 +253,11 @@ def _probe(
     scenario: Scenario,
     base_url: str,
     route: Route,
-    model: str,
-    recipe: PromptRecipe,
+    workload: SyntheticWorkload | DatasetWorkload,
     api_key: str | None,
-    *,
-    continuous_usage: bool,
 ) -> RequestRecord:
     """One short request through the very client that the workers use."""
-    output_tokens = min(_PROBE_TOKENS, scenario.workload.output_tokens)
-    template = BodyTemplate(
-        model=model,
-        endpoint=scenario.target.endpoint,
-        output_tokens=output_tokens,
-        ignore_eos=scenario.workload.ignore_eos,
-        continuous_usage=continuous_usage,
-    )
+    planned = workload.build(_PROBE_LEVEL, 0, most_output_tokens=_PROBE_TOKENS)
     exchange = Exchange(
         level=_PROBE_LEVEL,
         index=0,
@@ -273,9 +265,9 @@ def _probe(
         worker=0,
         endpoint=scenario.target.endpoint,
         dispatched_ns=time.monotonic_ns(),
-        input_tokens_requested=recipe.input_tokens,
-        output_tokens_requested=output_tokens,
-        output_forced=scenario.workload.ignore_eos,
+        input_tokens_requested=planned.input_tokens,
+        output_tokens_requested=planned.output_tokens,
+        output_forced=planned.output_forced,
     )
 
     async def send() -> None:
@@ -287,7 +279,7 @@ def _probe(
             route=route,
         )
         try:
-            await client.send(template.body(recipe.build(_PROBE_LEVEL, 0)), exchange, "loadgen-probe")
+            await client.send(planned.body, exchange, "loadgen-probe")
         finally:
             await client.close()
 
@@ -330,7 +322,9 @@ def _check_probe(probe: RequestRecord, scenario: Scenario, base_url: str, model:
             f"{url} sends no usage with a stream, so its tokens cannot be counted.",
             hint="the server must support stream_options.include_usage",
         )
-    if probe.input_tokens is not None and probe.input_tokens != probe.input_tokens_requested:
+    if None not in (probe.input_tokens, probe.input_tokens_requested) and (
+        probe.input_tokens != probe.input_tokens_requested
+    ):
         raise UsageError(
             f"{url} counted {probe.input_tokens} prompt tokens where {counted_by} counts {probe.input_tokens_requested}.",
             hint="give workload.tokenizer the tokenizer of the served model, or leave it out to ask the server",

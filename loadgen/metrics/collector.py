@@ -30,6 +30,8 @@ HISTOGRAMS = {
     ),
     "e2el": ("loadgen_e2e_request_latency_seconds", "Time from the send to the last token, one sample an ok request."),
 }
+Target = tuple[int | None, float | None, int]
+"""Users, requests a second, and the level's number."""
 _LE = [*(repr(edge) for edge in EDGES_S), "+Inf"]
 
 
@@ -77,7 +79,7 @@ class LiveMetrics(Collector):
         self._latest: dict[str, _Totals] = {}
         self._present: dict[str, tuple[int, Mapping[str, Any]]] = {}
         """Requests in flight and the own figures of the workers that are there now."""
-        self._target: tuple[int, int] | None = None
+        self._target: Target | None = None
         self._finished = False
         self._levels = LevelSeries(scenario)
         self.registry = CollectorRegistry()
@@ -109,10 +111,10 @@ class LiveMetrics(Collector):
         with self._lock:
             self._levels.model = model
 
-    def set_target(self, concurrency: int, level: int) -> None:
-        """A level begins: this is the load asked for from now on."""
+    def set_target(self, concurrency: int | None, level: int, *, request_rate: float | None = None) -> None:
+        """A level begins: this is the load asked for from now on; both None for a rate that changes."""
         with self._lock:
-            self._target = (concurrency, level)
+            self._target = (concurrency, request_rate, level)
 
     def add_level(self, level: Mapping[str, Any]) -> None:
         """Show a finished level's own series; they stay until exit."""
@@ -196,20 +198,28 @@ def _histograms(total: _Totals) -> Iterator[Metric]:
         yield HistogramMetricFamily(name, text, buckets=buckets, sum_value=total.sums_ns[latency] / 1e9)
 
 
-def _gauges(in_flight: int, workers: int, target: tuple[int, int] | None, finished: bool) -> Iterator[Metric]:
+def _gauges(in_flight: int, workers: int, target: Target | None, finished: bool) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "loadgen_requests_in_flight", "Requests in flight now, all workers; 0 once the run has ended.", value=in_flight
     )
     yield GaugeMetricFamily("loadgen_workers", "Workers that report now; a lost one does not count.", value=workers)
     concurrency = GaugeMetricFamily(
-        "loadgen_target_concurrency", "Requests in flight that the active level asks for; 0 once the run has ended."
+        "loadgen_target_concurrency",
+        "Requests in flight that the active level asks for; 0 once the run has ended, absent in an open loop.",
+    )
+    rate = GaugeMetricFamily(
+        "loadgen_target_requests_per_second",
+        "Requests a second that the active level of an open loop asks for; 0 once the run has ended.",
     )
     active = GaugeMetricFamily(
         "loadgen_active_level", "Number of the level that runs now, from 0; absent before and after."
     )
     if target is not None:
-        concurrency.add_metric([], target[0])
-        active.add_metric([], target[1])
+        for gauge, asked in ((concurrency, target[0]), (rate, target[1])):
+            if asked is not None:
+                gauge.add_metric([], asked)
+        active.add_metric([], target[2])
     elif finished:
         concurrency.add_metric([], 0)
-    yield from (concurrency, active)
+        rate.add_metric([], 0)
+    yield from (concurrency, rate, active)

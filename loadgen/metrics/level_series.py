@@ -12,6 +12,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from loadgen.stats.asked import asked_number, is_open
+
 Level = Mapping[str, Any]
 
 SUMMARIES = {
@@ -19,6 +21,14 @@ SUMMARIES = {
     "itl": ("loadgen_level_itl_seconds", "Gap between output tokens, pooled over the level's ok requests."),
     "tpot": ("loadgen_level_tpot_seconds", "Time per output token after the first, one sample a request."),
     "e2el": ("loadgen_level_e2el_seconds", "Time from the send to the last token of the level's ok requests."),
+    "ttft_from_schedule": (
+        "loadgen_level_ttft_from_schedule_seconds",
+        "Of an open loop: time from when the schedule wanted the request sent to its first token.",
+    ),
+    "e2el_from_schedule": (
+        "loadgen_level_e2el_from_schedule_seconds",
+        "Of an open loop: time from when the schedule wanted the request sent to its last token.",
+    ),
 }
 QUANTILES = {"0.5": "p50", "0.95": "p95", "0.99": "p99"}
 GAUGES = {
@@ -42,6 +52,11 @@ GAUGES = {
         "loadgen_level_achieved_concurrency",
         "Requests in flight, time-weighted over the level's window.",
     ),
+    "offered_request_rate": (
+        "loadgen_level_offered_requests_per_second",
+        "Requests that an open loop's schedule placed in the level's window, per second.",
+    ),
+    "sent_request_rate": ("loadgen_level_sent_requests_per_second", "Requests sent in the level's window, per second."),
     "window_s": ("loadgen_level_window_seconds", "Length of the level's measuring window."),
 }
 
@@ -72,7 +87,7 @@ class LevelSeries(Collector):
         return {
             "scenario": self._scenario,
             "model": self.model or "",
-            "concurrency": str(level["concurrency"]),
+            **_load_label(level),
             "max_num_seqs": str(level["server"].get("max_num_seqs", "")),
             "level": str(level["level"]),
         }
@@ -95,6 +110,10 @@ class LevelSeries(Collector):
                 requests.add_sample(requests.name, {**labels, "status": status}, count)
             valid.add_sample(valid.name, labels, int(level["valid"]))
         yield from (requests, valid)
+
+
+def _load_label(level: Level) -> dict[str, str]:
+    return {"request_rate" if is_open(level) else "concurrency": asked_number(level)}
 
 
 def _summary(name: str, text: str, latency: str, levels: Sequence[tuple[Level, dict[str, str]]]) -> Metric:

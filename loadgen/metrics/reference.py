@@ -42,6 +42,7 @@ def _run_with_everything() -> LiveMetrics:
     metrics = LiveMetrics(scenario="s", version="v")
     metrics.set_model("m")
     metrics.add_level(level)
+    metrics.add_level({**level, "concurrency": None, "request_rate": 1.0})
     return metrics
 
 

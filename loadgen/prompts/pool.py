@@ -1,4 +1,4 @@
-"""Takes a token counter, gives the `PromptRecipe` whose prompts have exactly the wanted length, or says why it cannot.
+"""Takes a token counter, gives the `PromptRecipe` whose prompts have exactly the wanted lengths, or says why it cannot.
 
 A word that is one token after a space is found by counting many candidates in one text: n words that add n tokens are
 all fit, since none can add less than one. Where they add more, the halves are counted.
@@ -6,7 +6,7 @@ all fit, since none can add less than one. Where they add more, the halves are c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,22 +23,16 @@ POOL_WORDS = 1024
 GROUP_WORDS = 64
 """Candidates counted in one text."""
 
-SAMPLES = 8
-"""Finished prompts that are counted whole before a recipe is handed out."""
-
 Count = Callable[[str], int]
 
 
-def make_recipe(
-    counter: TokenCounter, *, endpoint: Endpoint, input_tokens: int, seed: int, run: int = 0
-) -> PromptRecipe:
-    """The recipe for prompts of exactly `input_tokens` tokens as `counter` counts them at `endpoint`.
+def make_recipe(counter: TokenCounter, *, endpoint: Endpoint, seed: int, prompt_set: int = 0) -> PromptRecipe:
+    """The recipe for prompts of any length as `counter` counts them at `endpoint`.
 
-    Asks the counter about 30 times when most common words are single tokens, a few hundred times otherwise. For
-    another length of the same endpoint use `dataclasses.replace(recipe, input_tokens=…)`. Raises `PromptError` when the
-    length is too short, when too few words are single tokens, or when a sample of prompts does not come out exact.
+    Asks the counter about 20 times when most common words are single tokens, a few hundred times otherwise. Raises
+    `PromptError` when too few words are single tokens.
     """
-    count: Count = counter.count_chat if endpoint == "chat" else counter.count_text
+    count = _count_of(counter, endpoint)
     overhead = count(OPENING)
     words = _one_token_words(count, overhead)
     if len(words) < MIN_WORDS:
@@ -47,16 +41,23 @@ def make_recipe(
             f"{counter.describe()}; a prompt of an exact length needs at least {MIN_WORDS}.",
             "check that workload.tokenizer names the tokenizer of the served model.",
         )
-    recipe = PromptRecipe(tuple(words), overhead, input_tokens, endpoint, seed, run)
-    for sample in range(SAMPLES):
-        counted = count(recipe.build(level=sample, k=sample * 997))
-        if counted != input_tokens:
+    return PromptRecipe(tuple(words), overhead, endpoint, seed, prompt_set)
+
+
+def check_exact(counter: TokenCounter, *, endpoint: Endpoint, prompts: Iterable[tuple[str, int]]) -> None:
+    """Counts finished prompts, each with the tokens that it was made for; raises `PromptError` at one that is not exact."""
+    count = _count_of(counter, endpoint)
+    for text, input_tokens in prompts:
+        if (counted := count(text)) != input_tokens:
             raise PromptError(
                 f"A prompt made for {input_tokens} tokens has {counted} for {counter.describe()}: its words do not "
                 "keep their length when they stand together.",
                 "use another tokenizer for workload.tokenizer, or the server's own /tokenize by leaving it out.",
             )
-    return recipe
+
+
+def _count_of(counter: TokenCounter, endpoint: Endpoint) -> Count:
+    return counter.count_chat if endpoint == "chat" else counter.count_text
 
 
 def _candidates() -> list[str]:

@@ -14,7 +14,9 @@ from typing import Any
 import altair as alt
 import vl_convert as vlc
 
-from loadgen.report.figures import Conditions, Level, by_setting, ok
+from loadgen.report.figures import Conditions, Level, by_setting, is_open_loop, ok
+from loadgen.stats.asked import asked, is_open
+from loadgen.stats.latencies import FROM_SCHEDULE
 
 _WIDTH, _HEIGHT = 380, 260
 _COLOURS = ("#2b7de0", "#e07a1f", "#16a085", "#c0399f", "#8a6d3b", "#6c5ce7")
@@ -22,7 +24,7 @@ _QUIET = "#8a8f98"
 
 
 def throughput_chart(levels: Sequence[Level], scenario: str, conditions: Conditions) -> str | None:
-    """Output tokens/s of all users against concurrency, a line for each swept setting; None without a sample."""
+    """Output tokens/s of all users against the load, a line for each swept setting; None without a sample."""
     rows = [
         _row(level, setting or "output tok/s", setting, False, level["output_throughput"])
         for setting, group in by_setting(levels).items()
@@ -33,14 +35,15 @@ def throughput_chart(levels: Sequence[Level], scenario: str, conditions: Conditi
 
 
 def ttft_chart(levels: Sequence[Level], scenario: str, conditions: Conditions) -> str | None:
-    """TTFT P50 and P95 against concurrency, with the SLO's line; None without a sample."""
+    """TTFT P50 and P95 against the load, with the SLO's line; of an open loop from the schedule. None without a sample."""
     groups = by_setting(levels)
+    ttft = FROM_SCHEDULE["ttft"] if is_open_loop(levels) else "ttft"
     rows = [
         _row(level, f"{name} {setting}".strip(), setting if len(groups) > 1 else name, name == "P50", value)
         for setting, group in groups.items()
         for name in ("P50", "P95")
         for level in group
-        if (value := level[f"{name.lower()}_ttft_ms"]) is not None
+        if (value := level[f"{name.lower()}_{ttft}_ms"]) is not None
     ]
     slos = {
         f"SLO {key.removeprefix('ttft_').upper()} ≤ {one['threshold']:g} ms": one["threshold"]
@@ -48,12 +51,14 @@ def ttft_chart(levels: Sequence[Level], scenario: str, conditions: Conditions) -
         for key, one in (level["slo"] or {}).items()
         if key.startswith("ttft_p")
     }
-    return _chart(rows, "Time to first token, one request", "TTFT (ms)", scenario, conditions, slos)
+    unit = "TTFT from the schedule (ms)" if is_open_loop(levels) else "TTFT (ms)"
+    return _chart(rows, "Time to first token, one request", unit, scenario, conditions, slos)
 
 
 def _row(level: Level, line: str, colour: str, dotted: bool, value: float) -> dict[str, Any]:
     return {
-        "concurrency": level["concurrency"],
+        "load": asked(level),
+        "axis": "request rate (requests/s)" if is_open(level) else "concurrency (users)",
         "value": value,
         "line": line,
         "colour": colour,
@@ -72,9 +77,10 @@ def _chart(
 ) -> str | None:
     if not rows:
         return None
-    measured = sorted({row["concurrency"] for row in rows})
-    scale = alt.Scale(type="log", base=2, nice=False, domain=[measured[0], max(measured[-1], measured[0] + 1)])
-    x = alt.X("concurrency:Q", scale=scale, title="concurrency (users)", axis=alt.Axis(values=measured, grid=False))
+    measured = sorted({row["load"] for row in rows})
+    domain = measured if len(measured) > 1 else [measured[0], 2 * measured[0]]
+    scale = alt.Scale(type="log", base=2, nice=False, domain=[domain[0], domain[-1]])
+    x = alt.X("load:Q", scale=scale, title=rows[0]["axis"], axis=alt.Axis(values=measured, grid=False))
     y = alt.Y("value:Q", scale=alt.Scale(zero=True), title=unit, axis=alt.Axis(tickCount=6))
     names = list(dict.fromkeys(row["colour"] for row in rows))
     shades = [_COLOURS[i % len(_COLOURS)] for i in range(len(names))]
@@ -96,7 +102,7 @@ def _chart(
         ends.mark_text(align="left", dx=9, fontSize=12, fontWeight="bold").encode(x=x, y="label_y:Q", text="line:N"),
     ]
     for text, threshold in slos.items():
-        limit = alt.Chart(alt.Data(values=[{"value": threshold, "text": text, "concurrency": measured[0]}]))
+        limit = alt.Chart(alt.Data(values=[{"value": threshold, "text": text, "load": measured[0]}]))
         layers.append(limit.mark_rule(strokeDash=[7, 4], color="#d03b3b", strokeWidth=1.5).encode(y=y))
         layers.append(limit.mark_text(align="left", dy=-8, dx=5, fontSize=11).encode(x=x, y=y, text="text:N"))
     where = " · ".join(f"{name} {conditions[name]}" for name in ("target", "seed") if conditions.get(name) is not None)
@@ -118,10 +124,10 @@ def _chart(
 
 
 def _medians(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row a line and concurrency: repeats of a level are points, and the line goes through their median."""
-    same: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    """One row a line and load: repeats of a level are points, and the line goes through their median."""
+    same: dict[tuple[str, float], list[dict[str, Any]]] = {}
     for row in rows:
-        same.setdefault((row["line"], row["concurrency"]), []).append(row)
+        same.setdefault((row["line"], row["load"]), []).append(row)
     return [
         {**group[0], "value": statistics.median(row["value"] for row in group)} for _, group in sorted(same.items())
     ]
@@ -133,7 +139,7 @@ def _spread(rows: list[dict[str, Any]], slos: Mapping[str, float]) -> list[dict[
     line_height = 16 / _HEIGHT * max([*(row["value"] for row in rows), *slos.values()])
     placed: list[dict[str, Any]] = []
     for end in sorted(last.values(), key=lambda row: row["value"]):
-        beside = [other["label_y"] for other in placed if other["concurrency"] == end["concurrency"]]
+        beside = [other["label_y"] for other in placed if other["load"] == end["load"]]
         lowest = beside[-1] + line_height if beside else end["value"]
         placed.append({**end, "label_y": max(end["value"], lowest)})
     return placed

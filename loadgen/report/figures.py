@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.stats.answers import setting_text, swept_settings
+from loadgen.stats.asked import asked_number, asked_of_several, is_open
+from loadgen.stats.open_rules import is_saturated
 
 Level = Mapping[str, Any]
 Conditions = Mapping[str, str | int | float | None]
@@ -17,6 +19,10 @@ WEAK = "~"
 HOW_TO_READ = (
     "TTFT, TPOT, E2E: one request, as its user feels it. tok/s (output) and req/s: totals of all users.",
     "Percentiles are nearest-rank over the ok requests sent in the window; n says how many.",
+)
+FROM_SCHEDULE_MEANS = (
+    "TTFT and E2E count from when the schedule wanted the request sent. offered, sent, done: requests/s that the schedule "
+    "placed in the window, that were sent in it, and that ended ok in it."
 )
 WEAK_MEANS = f"{WEAK} fewer than five samples lie beyond this percentile."
 
@@ -34,6 +40,20 @@ def number(value: float | int | None) -> str:
 def figure(level: Level, key: str) -> str:
     """The figure `key` of a level, marked where it is a weak percentile."""
     return (WEAK if key in level["weak_percentiles"] else "") + number(level[key])
+
+
+def is_open_loop(levels: Sequence[Level]) -> bool:
+    """Whether requests came by a schedule; the levels of a run are all of one kind."""
+    return any(is_open(level) for level in levels)
+
+
+def how_to_read(levels: Sequence[Level]) -> list[str]:
+    """What the figures mean."""
+    lines = list(HOW_TO_READ)
+    if is_open_loop(levels):
+        service = ", ".join(figure(level, "p95_ttft_ms") for level in levels)
+        lines += [FROM_SCHEDULE_MEANS, f"Counted from the send (the server alone), TTFT P95 is {service} ms."]
+    return lines
 
 
 def ok(level: Level) -> int:
@@ -62,6 +82,8 @@ def slo_mark(level: Level) -> str:
     """`met`, `miss`, or `–` where there is no SLO, something was not measured, or the level is invalid."""
     if not level["valid"]:
         return ABSENT
+    if is_saturated(level) and level["slo"]:
+        return "miss"
     met = [one["met"] for one in (level["slo"] or {}).values()]
     if not met or (None in met and False not in met):
         return ABSENT
@@ -87,6 +109,35 @@ def by_setting(levels: Sequence[Level]) -> dict[str, list[Level]]:
     return groups
 
 
+def class_rows(levels: Sequence[Level]) -> list[tuple[list[str], Level, Level]]:
+    """One entry for each class of each level: (swept settings and concurrency, the level, the class's own figures)."""
+    swept = swept_settings(levels)
+    repeats = repeated(levels)
+    return [
+        (
+            [
+                *(str(level["server"].get(name, ABSENT)) for name in swept),
+                *([str(level["run"] + 1)] if repeats else []),
+                asked_number(level),
+            ],
+            level,
+            one,
+        )
+        for level in levels
+        for one in level["classes"]
+    ]
+
+
+def prefix_lines(levels: Sequence[Level]) -> list[str]:
+    """One sentence on how much of the prompts a prefix cache could know; none where nothing is shared on purpose."""
+    shares = [share for level in levels if (share := level["intended_prefix_share"])]
+    if not shares:
+        return []
+    least, most = f"{min(shares) * 100:.0f}", f"{max(shares) * 100:.0f}"
+    span = most if least == most else f"{least} to {most}"
+    return [f"{span} % of the prompt tokens lie in shared prefixes: the most that a prefix cache can save."]
+
+
 def audit_lines(levels: Sequence[Level]) -> list[str]:
     """Of an audited run: one sentence a level on how far its stamps lie from the packets'."""
     swept = swept_settings(levels)
@@ -98,7 +149,7 @@ def audit_lines(levels: Sequence[Level]) -> list[str]:
         single, last, merged = audit["single"], audit["last"], audit["coalesced"]
         differ = " / ".join(number(single[name]) for name in ("p50_ms", "p99_ms", "p999_ms", "max_ms"))
         lines.append(
-            f"audit at concurrency {'; '.join(_concurrencies([level], swept))}: stamps differ from the packets' by {differ} ms "
+            f"audit at {_where([level], swept)}: stamps differ from the packets' by {differ} ms "
             f"(P50 / P99 / P99.9 / largest of {single['n']} single events), of {last['n']} last events of an answer by "
             f"{number(last['p50_ms'])} / {number(last['p99_ms'])} ms (P50 / P99), of {merged['n']} coalesced ones by "
             f"{number(merged['p50_ms'])} / {number(merged['p99_ms'])} ms; {audit['unmatched']} events without a packet, "
@@ -114,7 +165,7 @@ class Note:
     severity: str
     """`INVALID` or `doubt`."""
     where: str
-    """`concurrency 8, 16`."""
+    """`concurrency 8, 16`, or `2, 4 requests/s`."""
     evidence: str
     remedy: str
 
@@ -130,14 +181,15 @@ def notes(levels: Sequence[Level]) -> list[Note]:
                 fired.setdefault(one["rule"], []).append((level, one))
         for cases in fired.values():
             first_level, first = cases[0]
-            where = "; ".join(_concurrencies([level for level, _ in cases], swept))
-            of_the_first = f"(at {first_level['concurrency']}) " if len(cases) > 1 else ""
-            found.append(Note(severity, f"concurrency {where}", of_the_first + first["evidence"], first["remedy"]))
+            of_the_first = f"(at {asked_number(first_level)}) " if len(cases) > 1 else ""
+            where = _where([level for level, _ in cases], swept)
+            found.append(Note(severity, where, of_the_first + first["evidence"], first["remedy"]))
     return found
 
 
-def _concurrencies(levels: Sequence[Level], swept: Sequence[str]) -> list[str]:
+def _where(levels: Sequence[Level], swept: Sequence[str]) -> str:
     groups: dict[str, list[str]] = {}
     for level in levels:
-        groups.setdefault(setting_text(level, swept), []).append(str(level["concurrency"]))
-    return [", ".join(values) + (f" with {setting}" if setting else "") for setting, values in groups.items()]
+        groups.setdefault(setting_text(level, swept), []).append(asked_number(level))
+    texts = [", ".join(values) + (f" with {setting}" if setting else "") for setting, values in groups.items()]
+    return asked_of_several("; ".join(texts), open_loop=is_open(levels[0]))

@@ -16,7 +16,17 @@ from loadgen.report.files import write_whole
 
 Level = Mapping[str, Any]
 
-_PARTS = ("server", "requests", "client", "audit", "slo", "full_run", "output_tokens_source", "finish_reasons")
+_PARTS = (
+    "server",
+    "requests",
+    "open_loop",
+    "client",
+    "audit",
+    "slo",
+    "full_run",
+    "output_tokens_source",
+    "finish_reasons",
+)
 """Fields of a level object that become columns `part.name`."""
 
 
@@ -65,6 +75,9 @@ def _cells(level: Level) -> Iterator[tuple[str, Any]]:
             yield name, "; ".join(found["rule"] for found in value)
         elif name == "weak_percentiles":
             yield name, "; ".join(value)
+        elif name == "classes":
+            for one in value:
+                yield from _parts(f"classes.{one['name']}", {key: part for key, part in one.items() if key != "name"})
         elif name in _PARTS:
             yield from _parts(name, value or {})
         elif not isinstance(value, list | dict):

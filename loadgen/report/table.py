@@ -11,23 +11,27 @@ from rich.text import Text
 
 from loadgen.report.figures import (
     ABSENT,
-    HOW_TO_READ,
     WEAK_MEANS,
     Conditions,
     Level,
     audit_lines,
     by_setting,
+    class_rows,
     condition_texts,
     failed,
     figure,
+    how_to_read,
+    is_open_loop,
     mark,
     notes,
     number,
     ok,
+    prefix_lines,
     repeated,
     slo_mark,
 )
 from loadgen.stats.answers import swept_settings
+from loadgen.stats.asked import asked_number
 
 _FIGURES = (
     ("TTFT\nP50 ms", "p50_ttft_ms"),
@@ -35,6 +39,19 @@ _FIGURES = (
     ("TPOT\nP50 ms", "p50_tpot_ms"),
     ("TPOT\nP95 ms", "p95_tpot_ms"),
     ("E2E\nP95 ms", "p95_e2el_ms"),
+)
+_RATES = (("total\ntok/s", "output_throughput"), ("total\nreq/s", "request_throughput"))
+_OPEN_FIGURES = (
+    ("TTFT\nP50 ms", "p50_ttft_from_schedule_ms"),
+    ("TTFT\nP95 ms", "p95_ttft_from_schedule_ms"),
+    ("TPOT\nP95 ms", "p95_tpot_ms"),
+    ("E2E\nP95 ms", "p95_e2el_from_schedule_ms"),
+)
+_OPEN_RATES = (
+    ("total\ntok/s", "output_throughput"),
+    ("offer-\ned", "offered_request_rate"),
+    ("\nsent", "sent_request_rate"),
+    ("\ndone", "completed_request_rate"),
 )
 _STYLES = {
     "yes": "green",
@@ -56,11 +73,9 @@ def table(levels: Sequence[Level]) -> Table:
         made.add_column(name.replace("_", "\n", 1), justify="right")
     if repeats:
         made.add_column("\nrun", justify="right")
-    for heading in ("concur-\nrency", "n\nok", "\nfailed"):
-        made.add_column(heading, justify="right", no_wrap=True)
-    for heading, _ in _FIGURES:
-        made.add_column(heading, justify="right", no_wrap=True)
-    for heading in ("total\ntok/s", "total\nreq/s"):
+    shown = _OPEN_FIGURES if is_open_loop(levels) else _FIGURES
+    rates = _OPEN_RATES if is_open_loop(levels) else _RATES
+    for heading in (_load_heading(levels), "n\nok", "\nfailed", *(heading for heading, _ in (*shown, *rates))):
         made.add_column(heading, justify="right", no_wrap=True)
     if has_slo:
         made.add_column("\nSLO", no_wrap=True)
@@ -69,14 +84,40 @@ def table(levels: Sequence[Level]) -> Table:
         made.add_row(
             *(Text(str(level["server"].get(name, ABSENT))) for name in swept),
             *([str(level["run"] + 1)] if repeats else []),
-            str(level["concurrency"]),
+            asked_number(level),
             str(ok(level)),
             str(failed(level)),
-            *(figure(level, key) for _, key in _FIGURES),
-            number(level["output_throughput"]),
-            number(level["request_throughput"]),
+            *(figure(level, key) for _, key in shown),
+            *(number(level[key]) for _, key in rates),
             *([_styled(slo_mark(level))] if has_slo else []),
             _styled(mark(level)),
+        )
+    return made
+
+
+def class_table(levels: Sequence[Level]) -> Table | None:
+    """One row for each class of each level; None where the workload has only one."""
+    rows = class_rows(levels)
+    if not rows:
+        return None
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, header_style="bold")
+    for name in swept_settings(levels):
+        made.add_column(name.replace("_", "\n", 1), justify="right")
+    if repeated(levels):
+        made.add_column("\nrun", justify="right")
+    made.add_column(_load_heading(levels), justify="right", no_wrap=True)
+    made.add_column("\nclass", overflow="fold")
+    shown = _OPEN_FIGURES if is_open_loop(levels) else _FIGURES
+    for heading in ("n\nok", "\nfailed", *(heading for heading, _ in (*shown, *_RATES))):
+        made.add_column(heading, justify="right", no_wrap=True)
+    for conditions, _, one in rows:
+        made.add_row(
+            *conditions,
+            Text(one["name"]),
+            str(ok(one)),
+            str(failed(one)),
+            *(figure(one, key) for _, key in shown),
+            *(number(one[key]) for _, key in _RATES),
         )
     return made
 
@@ -87,17 +128,23 @@ def report(levels: Sequence[Level], conditions: Conditions) -> Group:
     for setting, group in by_setting(levels).items():
         lines += [Text(setting, style="bold"), table(group)] if setting else [table(group)]
         lines.append(Text())
+    if (by_class := class_table(levels)) is not None:
+        lines += [Text("by class", style="bold"), by_class, Text()]
     lines.append(Text(" · ".join(condition_texts(conditions))))
-    lines += [Text(line, style="dim") for line in HOW_TO_READ]
+    lines += [Text(line, style="dim") for line in how_to_read(levels)]
     if any(level["weak_percentiles"] for level in levels):
         lines.append(Text(WEAK_MEANS, style="dim"))
-    lines += [Text(line) for line in audit_lines(levels)]
+    lines += [Text(line) for line in (*prefix_lines(levels), *audit_lines(levels))]
     for note in notes(levels):
         text = Text.assemble(
             (note.severity, _STYLES.get(note.severity, "yellow")), f" at {note.where}: {note.evidence}"
         )
         lines += [text, Text(f"  hint: {note.remedy}")]
     return Group(*lines)
+
+
+def _load_heading(levels: Sequence[Level]) -> str:
+    return "asked\nreq/s" if is_open_loop(levels) else "concur-\nrency"
 
 
 def _styled(word: str) -> Text:

@@ -21,7 +21,7 @@ class Key:
     """One key of a scenario."""
 
     path: str
-    """`load.concurrency`, or `seed` at the top."""
+    """`load.concurrency`, `workload.dataset.path`, or `seed` at the top."""
     metavar: str
     """How its value is written, e.g. `DURATION`; empty for a flag."""
     nullable: bool
@@ -44,12 +44,17 @@ class Key:
 
 
 def section_models() -> dict[str, type[Section]]:
-    """The sections by name, in the order of the model."""
-    return {
-        name: field.annotation
-        for name, field in Scenario.model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
-    }
+    """The sections by path, in the order of the model; a section in a section comes after it."""
+    return _sections_in(Scenario, "")
+
+
+def _sections_in(model: type[Section], prefix: str) -> dict[str, type[Section]]:
+    found: dict[str, type[Section]] = {}
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            found[prefix + name] = field.annotation
+            found |= _sections_in(field.annotation, f"{prefix}{name}.")
+    return found
 
 
 def scenario_keys() -> Mapping[str, Key]:
@@ -61,7 +66,8 @@ def scenario_keys() -> Mapping[str, Key]:
     for section, model in sections.items():
         for name, field in model.model_fields.items():
             path = f"{section}.{name}"
-            keys[path] = _key(path, field, _written(model(), name))
+            if path not in sections:
+                keys[path] = _key(path, field, _written(model(), name))
     return keys
 
 

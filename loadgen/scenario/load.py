@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from loadgen.errors import Problem, ScenarioError
+from loadgen.scenario.load_section import LOADS, OPEN_ONLY, RATES
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.refusals import from_validation, given_twice
 from loadgen.scenario.settings import (
@@ -20,12 +21,17 @@ from loadgen.scenario.settings import (
     from_options,
     from_sets,
 )
+from loadgen.scenario.workload import NOT_OF_A_DATASET
 
 _log = logging.getLogger(__name__)
 
-# A choice that is whole: `--base-url` on a scenario with `server: sim` means the other server, so what the file says
+# A choice that is whole: one kind of load replaces another; `--base-url` on a scenario with `server: sim` means the other server, so what the file says
 # about starting one goes; `--slo` is a whole set of limits, so the file's limits go.
 _REPLACES = {
+    "load.concurrency": tuple(f"load.{key}" for key in (*RATES, *OPEN_ONLY)),
+    **{f"load.{rate}": ("load.think_time", *(f"load.{key}" for key in LOADS if key != rate)) for rate in RATES},
+    "workload.dataset.path": tuple(f"workload.{key}" for key in (*NOT_OF_A_DATASET, "classes")),
+    "workload.input_tokens": ("workload.dataset.",),
     "target.base_url": ("target.server", "server."),
     "target.server": ("target.base_url",),
     "slo": ("slo.",),
@@ -96,6 +102,9 @@ def _without_the_replaced(settings: Sequence[Setting]) -> list[Setting]:
 def _nested(settings: Iterable[Setting]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for setting in settings:
-        section, _, leaf = setting.path.rpartition(".")
-        (nested.setdefault(section, {}) if section else nested)[leaf] = setting.value
+        *sections, leaf = setting.path.split(".")
+        mapping = nested
+        for section in sections:
+            mapping = mapping.setdefault(section, {})
+        mapping[leaf] = setting.value
     return nested

@@ -12,9 +12,8 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from loadgen.scenario.load_section import Load
 from loadgen.scenario.quantities import (
-    Count,
-    Counts,
     Duration,
     Kind,
     Natural,
@@ -27,6 +26,7 @@ from loadgen.scenario.section import Section
 from loadgen.scenario.server import ServerSettings
 from loadgen.scenario.slo import Slo
 from loadgen.scenario.target import Target
+from loadgen.scenario.workload import Workload
 
 
 def _is_a_folder_name(value: str) -> str:
@@ -44,63 +44,6 @@ def _root_with_its_path(value: object) -> str:
 
 
 GatewayUrl = Annotated[str, BeforeValidator(_root_with_its_path), Kind("URL")]
-
-
-LEAST_SETTLING_S = 5.0
-"""A level is watched at least so long before it counts as steady (loadgen.stats.steady)."""
-LEAST_WINDOW_S = 15.0
-"""A window whose length follows from the work is at least so long (loadgen.stats.window)."""
-
-
-class Workload(Section):
-    """What each request asks for."""
-
-    input_tokens: Count = Field(
-        512, description="Prompt tokens of each request, as the server counts them, chat template included."
-    )
-    output_tokens: Count = Field(128, description="Tokens that each request asks for.")
-    ignore_eos: bool = Field(
-        True, description="Make the server produce exactly output_tokens, whatever the model would do."
-    )
-    tokenizer: Text | None = Field(
-        None, description="Name or folder of a Hugging Face tokenizer; null uses the server's /tokenize."
-    )
-
-
-class Load(Section):
-    """How hard and how long. A level is warm-up (with the ramp), measuring window and drain."""
-
-    concurrency: Counts = Field(
-        (1, 2, 4, 8), description="Requests in flight at once: one number, or a list, which is a sweep of levels."
-    )
-    warmup: Duration | None = Field(
-        None,
-        description="Time under load before the measuring window of a level opens; null waits until the level is steady.",
-    )
-    duration: PositiveDuration | None = Field(
-        None,
-        description="Length of the measuring window of a level; null is as long as 200 requests and 3 × the P95 of E2E "
-        "latency take, at least 15s.",
-    )
-    max_warmup: PositiveDuration = Field(
-        120.0,
-        description="How long to wait at most until a level is steady; it is measured then all the same, and marked.",
-    )
-    max_duration: PositiveDuration = Field(120.0, description="Longest window where duration is null.")
-    num_runs: Annotated[int, Kind("N"), Field(ge=1, le=100)] = Field(
-        1, description="How often the whole sweep is run; more than once gives median and spread of each level."
-    )
-    drain_timeout: Duration = Field(
-        30.0, description="How long requests of the window may take to end afterwards; later ones count as censored."
-    )
-    ramp: Duration = Field(
-        1.0, description="Time over which the first requests of a level are spread; at most a warm-up that is given."
-    )
-
-    def least_s(self) -> float:
-        """How long a level takes at least, without its drain."""
-        warmup_s = LEAST_SETTLING_S if self.warmup is None else self.warmup
-        return warmup_s + (LEAST_WINDOW_S if self.duration is None else self.duration)
 
 
 class Timeouts(Section):
@@ -168,11 +111,16 @@ class Level:
 
     level: int
     """Index in the order of running, from 0."""
-    concurrency: int
+    concurrency: int | None
+    """Users of a closed loop; None in an open one."""
     run: int
     """Which repeat of the sweep of one server it belongs to, from 0."""
     server: dict[str, Any]
     """Every setting of the server that we start for it; empty for one that is there already."""
+    request_rate: float | None = None
+    """Of an open loop; None where its rate changes."""
+    replay_speed: float | None = None
+    """Of a replayed trace: how many times faster than recorded."""
 
 
 class Scenario(Section):
@@ -204,6 +152,12 @@ class Scenario(Section):
         return self
 
     @model_validator(mode="after")
+    def _there_is_a_trace_to_replay(self) -> Self:
+        if self.load.replay_speed is not None and self.workload.dataset.path is None:
+            raise ValueError("load.replay_speed replays a trace, and workload.dataset.path names none.")
+        return self
+
+    @model_validator(mode="after")
     def _packets_can_be_audited(self) -> Self:
         if not self.audit:
             return self
@@ -221,23 +175,27 @@ class Scenario(Section):
 
     @model_validator(mode="after")
     def _requests_fit_the_server(self) -> Self:
-        needed = self.workload.input_tokens + self.workload.output_tokens
-        for settings in self._server_combinations():
-            length = settings.get("max_model_len", needed)
-            if needed > length:
-                raise ValueError(
-                    f"workload.input_tokens + workload.output_tokens is {needed}, "
-                    f"more than server.max_model_len, {length}: the server would refuse every request."
-                )
+        for path, input_tokens, output_tokens, note in self.workload.needed():
+            needed = input_tokens + output_tokens
+            for settings in self._server_combinations():
+                length = settings.get("max_model_len", needed)
+                if needed > length:
+                    raise ValueError(
+                        f"{path}input_tokens + {path}output_tokens is up to {input_tokens} + {output_tokens} = {needed}, "
+                        f"more than server.max_model_len, {length}: the server would refuse such a request.{note}"
+                    )
         return self
 
     def levels(self) -> list[Level]:
-        """The levels in the order of running: settings of the server outermost, then repeats, concurrency innermost.
+        """The levels in the order of running: settings of the server outermost, then repeats, the load innermost.
 
         Repeats are whole sweeps, so that a slow drift shows as spread instead of favouring a level.
         """
-        steps = itertools.product(self._server_combinations(), range(self.load.num_runs), self.load.concurrency)
-        return [Level(number, concurrency, run, server) for number, (server, run, concurrency) in enumerate(steps)]
+        steps = itertools.product(self._server_combinations(), range(self.load.num_runs), self.load.steps())
+        return [
+            Level(number, concurrency, run, server, request_rate, replay_speed)
+            for number, (server, run, (concurrency, request_rate, replay_speed)) in enumerate(steps)
+        ]
 
     def _server_combinations(self) -> list[dict[str, Any]]:
         return self.server.combinations() if self.target.server is not None else [{}]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Protocol
 
@@ -34,6 +34,9 @@ _SENTENCES = {
     "literal_error": "It must be {expected}.",
     "bool_parsing": "It must be true or false.",
     "bool_type": "It must be true or false.",
+    "tuple_type": "It must be a list.",
+    "dict_type": "It must be a mapping of keys and values.",
+    "model_type": "It must be a mapping of keys and values.",
     "string_type": "It must be text: put it into quotes.",
     "string_too_short": "It must not be empty.",
 }
@@ -83,9 +86,10 @@ def from_validation(error: ValidationError, given: Mapping[str, Given], name: st
 
 
 def _problem(detail: ErrorDetails, given: Mapping[str, Given], name: str) -> Problem:
-    where = [str(part) for part in detail["loc"] if isinstance(part, str)]
-    path = ".".join(where)
+    path, inside = _key_and_inside(detail["loc"])
     sentence = _sentence(detail)
+    if inside:
+        return _inner_problem(detail, given, name, path, inside, sentence)
     key = scenario_keys().get(path)
     if key is None or path not in given:
         # A rule about several keys: its sentence names them, so their sources can be found.
@@ -100,7 +104,34 @@ def _problem(detail: ErrorDetails, given: Mapping[str, Given], name: str) -> Pro
     return Problem(setting.source, sentence, _hint(key, setting.source), key=path, value=shown)
 
 
+def _key_and_inside(loc: Sequence[int | str]) -> tuple[str, Sequence[int | str]]:
+    """(path of the key, the way into its value): `workload.classes` and (0, "share")."""
+    keys = scenario_keys()
+    for end in range(len(loc), 0, -1):
+        path = ".".join(str(part) for part in loc[:end])
+        if path in keys and any(isinstance(part, str) for part in loc[end:]):
+            return path, loc[end:]
+    return ".".join(str(part) for part in loc if isinstance(part, str)), ()
+
+
+def _inner_problem(
+    detail: ErrorDetails, given: Mapping[str, Given], name: str, path: str, inside: Sequence[int | str], sentence: str
+) -> Problem:
+    """Something inside a value that has keys of its own: an entry of a list, a mapping."""
+    where = path + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in inside)
+    match detail["type"]:
+        case "missing":
+            wrong, value = f"{where} is missing.", None
+        case "extra_forbidden":
+            wrong, value = f"{where} is not a key there.", None
+        case _:
+            wrong, value = sentence, show(detail["input"])
+    source = given[path].source if path in given else name
+    return Problem(source, wrong, scenario_keys()[path].description, key=where if value else None, value=value)
+
+
 _RULE_HINTS = {
+    "load": "Take out what does not belong; docs/arrivals.md says which keys go together.",
     "target": "Keep one: target.server for a server that the run starts, target.base_url for one that is there.",
     "server": "Change the settings under server.",
     "workers": "Set workers.local to at least 1, or workers.expect to the number of workers started elsewhere.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ from loadgen.scenario.slo import parse_conditions
 # LOADGEN_METRICS_PORT=tcp://10.0.0.1:9646. They are not meant for us.
 _SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT)(_\w+)?|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?")
 _SERVICE_LINK_VALUE = re.compile(r"(tcp|udp|sctp)://")
+
+_PATHS_FROM_FOLDER = frozenset({"workload.dataset.path", "workload.lengths_file"})
+"""Keys whose relative path counts from the folder of the scenario that holds them."""
 
 
 class Layer(IntEnum):
@@ -54,7 +57,23 @@ def from_file(path: Path) -> Found:
     except (OSError, UnicodeDecodeError) as error:
         reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
         return [], [Problem(str(path), f"The file cannot be read: {reason}.", "A scenario is a YAML file.")]
-    return from_text(text, str(path))
+    found, problems = from_text(text, str(path))
+    return [_beside(path, setting) for setting in found], problems
+
+
+def _beside(path: Path, setting: Setting) -> Setting:
+    """A path in a scenario is meant from the scenario's own folder."""
+    if setting.path in _PATHS_FROM_FOLDER and isinstance(setting.value, str):
+        return replace(setting, value=str(path.parent / Path(setting.value).expanduser()))
+    if setting.path == "workload.classes" and isinstance(setting.value, list):
+        return replace(setting, value=[_class_beside(path, one) for one in setting.value])
+    return setting
+
+
+def _class_beside(path: Path, one: Any) -> Any:
+    if not isinstance(one, dict) or not isinstance(one.get("lengths_file"), str):
+        return one
+    return one | {"lengths_file": str(path.parent / Path(one["lengths_file"]).expanduser())}
 
 
 def from_text(text: str, name: str) -> Found:
@@ -79,14 +98,16 @@ def from_text(text: str, name: str) -> Found:
         ]
     lines, problems = _lines(root, name)
     settings: list[Setting] = []
-    for key, value in values.items():
-        source = f"{name}:{lines.get(str(key), 1)}"
-        if key in section_models() and isinstance(value, dict):
-            for leaf, inner in value.items():
-                path = f"{key}.{leaf}"
-                settings.append(Setting(path, inner, f"{name}:{lines.get(path, 1)}", Layer.FILE))
-        elif key not in section_models() or value is not None:  # `slo:` with every line commented out says nothing
-            settings.append(Setting(str(key), value, source, Layer.FILE))
+
+    def take(mapping: Mapping[Any, Any], prefix: str) -> None:
+        for key, value in mapping.items():
+            path = f"{prefix}{key}"
+            if path in section_models() and isinstance(value, dict):
+                take(value, f"{path}.")
+            elif path not in section_models() or value is not None:  # `slo:` with every line commented out says nothing
+                settings.append(Setting(path, value, f"{name}:{lines.get(path, 1)}", Layer.FILE))
+
+    take(values, "")
     return _checked(settings, problems)
 
 
@@ -103,7 +124,7 @@ def _lines(root: yaml.MappingNode, name: str) -> tuple[dict[str, int], list[Prob
                 wrong = f"{path} is given twice; the first is in line {lines[path]}."
                 problems.append(Problem(f"{name}:{line}", wrong, "Keep one of the two."))
             lines.setdefault(path, line)
-            if not prefix and isinstance(value, yaml.MappingNode):
+            if (not prefix or path in section_models()) and isinstance(value, yaml.MappingNode):
                 walk(value, f"{path}.")
 
     walk(root, "")

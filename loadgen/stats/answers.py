@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from loadgen.stats.asked import asked, asked_number, asked_of
+from loadgen.stats.open_rules import is_saturated
 from loadgen.stats.repeats import repeats, representative
 from loadgen.stats.slo import ERROR_RATE
 
@@ -32,8 +34,8 @@ def verdict(levels: Sequence[Level]) -> dict[str, int]:
 def answers(levels: Sequence[Level]) -> dict[str, Any]:
     """{highest_within_slo, highest_output_throughput, repeats}; None without an SLO, or without a valid level.
 
-    Each answer has `text` (the answer and its conditions in words) and, where there is one, `level`, `concurrency` and
-    `server` of the level that it rests on. With swept server settings the SLO is answered for each of them, the best
+    Each answer has `text` (the answer and its conditions in words) and, where there is one, `level`, `concurrency`,
+    `request_rate` and `server` of the level that it rests on. With swept server settings the SLO is answered for each of them, the best
     first in `text`, all in `by_server`.
     """
     return {
@@ -55,11 +57,11 @@ def setting_text(level: Level, names: Sequence[str]) -> str:
 
 
 def _conditions_of(level: Level, names: Sequence[str]) -> str:
-    return ", ".join(filter(None, (f"concurrency {level['concurrency']}", setting_text(level, names))))
+    return ", ".join(filter(None, (asked_of(level), setting_text(level, names))))
 
 
 def _at(level: Level) -> dict[str, Any]:
-    return {"level": level["level"], "concurrency": level["concurrency"], "server": level["server"]}
+    return {name: level[name] for name in ("level", "concurrency", "request_rate", "server")}
 
 
 def _highest_output_throughput(levels: Sequence[Level]) -> dict[str, Any] | None:
@@ -71,14 +73,15 @@ def _highest_output_throughput(levels: Sequence[Level]) -> dict[str, Any] | None
     invalid = len(levels) - len(valid)
     if invalid:
         text += f"; {invalid} of {len(levels)} levels are invalid and were left out"
-    elif len(valid) > 1 and best["concurrency"] == max(level["concurrency"] for level in valid):
+    elif len(valid) > 1 and asked(best) == max(map(asked, valid)) and not is_saturated(best):
         text += "; it is the highest level measured, so the most that the server can do may be more"
     return {**_at(best), "value": best["output_throughput"], "text": text + "."}
 
 
 def _meets(level: Level) -> bool:
-    # A latency that could not be measured (nothing succeeded) is not an SLO that was kept.
-    return all(one["met"] is True for one in level["slo"].values())
+    # A latency that could not be measured (nothing succeeded) is not an SLO that was kept; nor is one that would have
+    # been exceeded, had the load lasted longer.
+    return not is_saturated(level) and all(one["met"] is True for one in level["slo"].values())
 
 
 def slo_text(key: str, value: float) -> str:
@@ -91,6 +94,8 @@ def _asked(level: Level) -> str:
 
 
 def _missed(level: Level) -> str:
+    if is_saturated(level):
+        return "requests pile up (saturated)"
     return ", ".join(
         f"{key} is {'not measured' if one['value'] is None else slo_text(key, one['value'])}"
         for key, one in level["slo"].items()
@@ -99,7 +104,7 @@ def _missed(level: Level) -> str:
 
 
 def _highest_within_slo(levels: Sequence[Level]) -> dict[str, Any] | None:
-    judged = sorted((level for level in levels if level["slo"]), key=lambda level: level["concurrency"])
+    judged = sorted((level for level in levels if level["slo"]), key=asked)
     if not judged:
         return None
     names = swept_settings(judged)
@@ -107,49 +112,54 @@ def _highest_within_slo(levels: Sequence[Level]) -> dict[str, Any] | None:
     for level in judged:
         groups.setdefault(setting_text(level, names), []).append(level)
     by_server = [_within_slo(_one_each(group), names) for group in groups.values()]
-    best = max(by_server, key=lambda answer: (answer["concurrency"] or 0, answer["output_throughput"] or 0))
+    best = max(by_server, key=lambda answer: (_asked_in(answer), answer["output_throughput"] or 0))
     text = f"{best['text'][:1].upper()}{best['text'][1:]} SLO: {_asked(judged[0])}."
     return {**best, "text": text, "by_server": by_server if len(by_server) > 1 else []}
 
 
+def _asked_in(answer: Mapping[str, Any]) -> float:
+    return answer["concurrency"] or answer["request_rate"] or 0.0
+
+
 def _one_each(group: Sequence[Level]) -> list[Level]:
-    """One level for each concurrency; where it was run more than once, all valid runs must meet the SLO."""
-    same: dict[int, list[Level]] = {}
+    """One level for each load; where it was run more than once, all valid runs must meet the SLO."""
+    same: dict[float, list[Level]] = {}
     for level in group:
-        same.setdefault(level["concurrency"], []).append(level)
+        same.setdefault(asked(level), []).append(level)
     meets = {level["level"]: _meets(level) for level in group}
     return [representative(runs, meets=meets) for runs in same.values()]
 
 
 def _within_slo(group: Sequence[Level], names: Sequence[str]) -> dict[str, Any]:
-    """The answer for levels of one server setting, in order of concurrency."""
+    """The answer for levels of one server setting, in order of load."""
     settings = setting_text(group[0], names)
     valid = [level for level in group if level["valid"]]
     met = [level for level in valid if _meets(level)]
     if not met:
         where = f" with {settings}" if settings else ""
         why = "met at no valid level" if valid else "not answered: no level is valid"
-        lowest = f"; the lowest, concurrency {valid[0]['concurrency']}: {_missed(valid[0])}" if valid else ""
+        lowest = f"; the lowest, {asked_of(valid[0])}: {_missed(valid[0])}" if valid else ""
         return {
             "level": None,
             "concurrency": None,
+            "request_rate": None,
             "server": group[0]["server"],
             "output_throughput": None,
             "text": f"The SLO is {why}{where}{lowest}.",
         }
     best = met[-1]
-    above = [level for level in group if level["concurrency"] > best["concurrency"]]
+    above = [level for level in group if asked(level) > asked(best)]
     text = f"{_conditions_of(best, names)}: the highest measured valid level that meets the SLO"
-    below = [level for level in valid if level["concurrency"] < best["concurrency"] and not _meets(level)]
+    below = [level for level in valid if asked(level) < asked(best) and not _meets(level)]
     if below:
-        text += f" (though concurrency {below[0]['concurrency']} misses it: {_missed(below[0])})"
+        text += f" (though {asked_of(below[0])} misses it: {_missed(below[0])})"
     return {**_at(best), "output_throughput": best["output_throughput"], "text": f"{text}; {_boundary(best, above)}."}
 
 
 def _boundary(best: Level, above: Sequence[Level]) -> str:
     if not above:
-        return f"the limit was not reached: no level above {best['concurrency']} was measured"
-    between = f"not resolved between {best['concurrency']} and {above[0]['concurrency']}"
+        return f"the limit was not reached: no level above {asked_number(best)} was measured"
+    between = f"not resolved between {asked_number(best)} and {asked_number(above[0])}"
     if above[0]["valid"]:
         return f"{between}, where {_missed(above[0])}"
-    return f"{between}, because the level at {above[0]['concurrency']} is invalid"
+    return f"{between}, because the level at {asked_number(above[0])} is invalid"

@@ -76,7 +76,9 @@ def _share(flags: Flags) -> float | None:
 def _sends(c: Columns, mine: Flags) -> dict[str, float | None]:
     """Of the requests `mine`, how late they were sent and how sure their `sent` is."""
     planned, bracketed = mine & (c.scheduled_ns != MISSING), mine & (c.send_gap_ns != MISSING)
-    lag = _ranked((c.dispatched_ns - c.scheduled_ns)[planned], (50, 99, 100))
+    # The wait for a place among the requests in flight was asked for: it is no delay of the worker's.
+    waited_ns = np.where(c.waited_ns != MISSING, c.waited_ns, 0)
+    lag = _ranked((c.dispatched_ns - c.scheduled_ns - waited_ns)[planned], (50, 99, 100))
     gap = _ranked(c.send_gap_ns[bracketed], (99, 100))
     return dict(zip(RECORDED, (*lag, *gap), strict=False))
 

@@ -30,6 +30,7 @@ class Columns:
     dispatched_ns: Ints
     finished_ns: Ints
     scheduled_ns: Ints
+    waited_ns: Ints
     sent_ns: Ints
     first_token_ns: Ints
     first_visible_ns: Ints
@@ -39,6 +40,8 @@ class Columns:
     output_tokens: Ints
     output_tokens_requested: Ints
     worker: Ints
+    kind: Ints
+    """Index of the class in the workload."""
     send_gap_ns: Ints
     kernel_stamps: Flags
     first_event_tokens: Ints
@@ -90,6 +93,7 @@ def columns(records: Sequence[RequestRecord]) -> Columns:
         dispatched_ns=ints("dispatched_ns"),
         finished_ns=ints("finished_ns"),
         scheduled_ns=ints("scheduled_ns"),
+        waited_ns=ints("waited_ns"),
         sent_ns=ints("sent_ns"),
         first_token_ns=ints("first_token_ns"),
         first_visible_ns=ints("first_visible_ns"),
@@ -99,6 +103,7 @@ def columns(records: Sequence[RequestRecord]) -> Columns:
         output_tokens=output_tokens,
         output_tokens_requested=ints("output_tokens_requested"),
         worker=ints("worker"),
+        kind=ints("kind"),
         send_gap_ns=ints("send_gap_ns"),
         kernel_stamps=np.fromiter((record.kernel_stamps for record in records), np.bool_, n),
         first_event_tokens=_first_event_tokens(records, events, output_tokens),

@@ -16,6 +16,8 @@ from loadgen.stats.percentile import Samples
 
 PER_REQUEST = ("ttft", "ttft_from_schedule", "ttfo", "tpot", "e2el", "e2el_from_schedule")
 PER_GAP = ("itl", "chunk_gap")
+FROM_SCHEDULE = {"ttft": "ttft_from_schedule", "e2el": "e2el_from_schedule"}
+"""What stands at the head in an open loop, and what its limits are for: latency as an arriving user feels it."""
 LATENCIES = ("ttft", "ttft_from_schedule", "ttfo", "itl", "chunk_gap", "tpot", "e2el", "e2el_from_schedule")
 
 
@@ -62,7 +64,7 @@ class Gaps:
     tokens: Floats
     """k, tokens that the event brought."""
     coalesced: Flags
-    """Whether the event was read together with another."""
+    """Whether the gap is 0, because its two events were read together: that was not measured."""
     ends_gap: Flags
     """Whether the event ends a gap of an ok request: not the first of its request."""
 
@@ -80,27 +82,28 @@ class Gaps:
         return Samples(gap_ns / tokens, tokens)
 
 
-def _gaps(c: Columns, request: NDArray[np.int32], end_ns: Ints, tokens: Floats, coalesced: Flags) -> Gaps:
+def _gaps(c: Columns, request: NDArray[np.int32], end_ns: Ints, tokens: Floats) -> Gaps:
     gap_ns = np.diff(end_ns, prepend=end_ns[:1])
     ends_gap = c.ok[request]
     ends_gap[:1] = False
     ends_gap[1:] &= request[1:] == request[:-1]
-    return Gaps(request, end_ns, gap_ns, tokens, coalesced, ends_gap)
+    return Gaps(request, end_ns, gap_ns, tokens, gap_ns == 0, ends_gap)
 
 
 def chunk_gaps(c: Columns) -> Gaps:
     """Gaps between all consecutive events; coalesced ones, of zero length, are among them."""
-    return _gaps(c, c.request, c.arrivals_ns, c.tokens, c.coalesced)
+    return _gaps(c, c.request, c.arrivals_ns, c.tokens)
 
 
 def itl_gaps(c: Columns, every: Gaps) -> Gaps:
-    """The gaps that enter ITL, of `every` gap: they bring tokens, N is known, and they do not end in a coalesced event.
+    """The gaps that enter ITL, of `every` gap: they bring tokens, N is known, and they are not coalesced. What came before
+    events that were read together is a gap like any other: a stall that ends in a burst is a stall.
 
     Where the server's count did not move at an event (k = 0), its time belongs to the next event that brought tokens.
     """
     if (c.counts_given[c.request] & (c.tokens <= 0)).any():
         moved = c.tokens > 0
-        every = _gaps(c, c.request[moved], c.arrivals_ns[moved], c.tokens[moved], c.coalesced[moved])
+        every = _gaps(c, c.request[moved], c.arrivals_ns[moved], c.tokens[moved])
     counted = (c.output_tokens != MISSING) | c.counts_given
     enters = every.ends_gap & counted[every.request] & ~every.coalesced & (every.tokens > 0)
     return replace(every, ends_gap=enters)

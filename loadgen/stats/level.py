@@ -15,16 +15,20 @@ import numpy as np
 from loadgen.audit_trail import AuditTrail
 from loadgen.record import OK, SCHEMA_VERSION, LevelPlan, RequestRecord, WorkerHealth, is_failure
 from loadgen.stats.audit import audit_figures
+from loadgen.stats.classes import RequestKind, class_figures, intended_prefix_share
 from loadgen.stats.client import client_figures
-from loadgen.stats.columns import MISSING, Columns, Flags, columns
+from loadgen.stats.columns import Columns, columns
+from loadgen.stats.dataset import dataset_passes
 from loadgen.stats.latencies import LATENCIES, chunk_gaps, itl_gaps, per_request_ns
+from loadgen.stats.latency_fields import latency_fields, weak_fields
 from loadgen.stats.load import full_run, in_flight, request_rates, token_rates, within
-from loadgen.stats.percentile import Samples, is_weak
+from loadgen.stats.open_loop import open_loop_figures
+from loadgen.stats.percentile import Samples
 from loadgen.stats.slo import evaluate, good_requests, latency_slos
 from loadgen.stats.stationarity import window_stationarity
+from loadgen.stats.token_counts import token_counts
 from loadgen.stats.validity import judge
 
-PERCENTILES = (50, 90, 95, 99)
 MOST_ERROR_REASONS = 10
 
 
@@ -35,12 +39,13 @@ def level_object(
     *,
     slo: Mapping[str, float] | None = None,
     audit: AuditTrail | None = None,
+    kinds: Sequence[RequestKind] = (),
 ) -> dict[str, Any]:
     """Everything that is said of one level, as JSON-able Python values.
 
     `records` are those of the level, in any order, in the controller's clock; a neighbouring level's may be among
     them, for what lies in the window is decided by time. `slo` has milliseconds (a share for `error_rate`), see
-    `loadgen.stats.slo`. `audit` is what an audited run knows beside the records.
+    `loadgen.stats.slo`. `audit` is what an audited run knows beside the records. `kinds` are the classes of the workload, in their order.
     Raises ValueError for a window without length or an unknown SLO.
     """
     window = (plan.window_start_ns, plan.window_end_ns)
@@ -62,36 +67,44 @@ def level_object(
     samples = {name: Samples(value[begun & ~np.isnan(value)]) for name, value in durations.items()}
     samples |= {"itl": itl.token_samples(itl_inside), "chunk_gap": every.chunk_samples(gaps_inside)}
 
-    slos = latency_slos(slo or {})
+    slos = latency_slos(slo or {}, open_loop=plan.concurrency is None)
     good = good_requests(slos, c, durations, itl, every) & begun if slos else None
     achieved, peak = in_flight(c, window)
     rates = request_rates(c, window)
+    open_loop = open_loop_figures(plan, c, begun, health, window)
+    if open_loop is not None:
+        rates["offered_request_rate"] = open_loop["offered"] / window_s
     level: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "level": plan.level,
         "run": plan.run,
         "concurrency": plan.concurrency,
-        "request_rate": None,
+        "request_rate": plan.request_rate,
         "server": dict(plan.server),
         "window_s": window_s,
         "requests": {OK: statuses.pop(OK, 0), **dict(sorted(statuses.items()))},
         "error_rate": error_rate,
         "achieved_concurrency": achieved,
         "peak_concurrency": peak,
-        "users_seen": _users_seen(c, records, window),
+        "users_seen": None if open_loop is not None else _users_seen(c, records, window),
+        "open_loop": open_loop,
+        "think_time_s": plan.think_time_s,
         "request_throughput": rates["completed_request_rate"],
         "request_goodput": None if good is None else int(good.sum()) / window_s,
         **token_rates(c, window),
         **rates,
-        **_flat(samples),
-        "weak_percentiles": _weak_percentiles(samples),
+        **latency_fields(samples, LATENCIES),
+        "weak_percentiles": weak_fields(samples, LATENCIES),
         "itl_estimated": _any_estimated(c, itl.request[itl_inside]),
         "coalesced_gaps": int((every.coalesced & gaps_inside).sum()),
         "censored": _count(belonging, "censored"),
-        **_token_counts(c, begun),
+        **token_counts(c, begun),
+        "intended_prefix_share": intended_prefix_share(c, begun, kinds),
+        "dataset_passes": dataset_passes(plan, records),
         "output_tokens_source": _sources(belonging),
         "finish_reasons": dict(Counter(r.finish_reason or "none" for r in belonging if r.status == OK).most_common()),
         "error_reasons": _error_reasons(belonging),
+        "classes": class_figures(c, begun, window, [record.status for record in records], durations, kinds),
         "full_run": full_run(c, np.fromiter((record.level == plan.level for record in records), np.bool_, c.n)),
         "client": client_figures(plan, c, begun, within(c.arrivals_ns, window) & ~c.failed[c.request], health),
         "audit": None if audit is None else audit_figures([r for r in belonging if r.status == OK], audit),
@@ -115,31 +128,6 @@ def _any_estimated(c: Columns, request: np.ndarray[Any, np.dtype[np.int32]]) -> 
     return bool((~c.counts_given[request]).any()) if request.size else None
 
 
-def _ms(value_ns: float | int | None) -> float | None:
-    return None if value_ns is None else value_ns / 1e6
-
-
-def _flat(samples: Mapping[str, Samples]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name in LATENCIES:
-        of = samples[name]
-        flat[f"n_{name}"] = of.n
-        flat[f"mean_{name}_ms"] = _ms(of.mean_ns())
-        for percent, value in zip(PERCENTILES, of.percentiles_ns(PERCENTILES), strict=True):
-            flat[f"p{percent}_{name}_ms"] = _ms(value)
-        flat[f"max_{name}_ms"] = _ms(of.max_ns())
-    return flat
-
-
-def _weak_percentiles(samples: Mapping[str, Samples]) -> list[str]:
-    return [
-        f"p{percent}_{name}_ms"
-        for name in LATENCIES
-        for percent in PERCENTILES
-        if samples[name].n and is_weak(samples[name].n, percent)
-    ]
-
-
 def _users_seen(c: Columns, records: Sequence[RequestRecord], window: tuple[int, int]) -> int:
     busy = (c.dispatched_ns < window[1]) & (c.finished_ns > window[0])
     return len({(records[i].worker, records[i].user) for i in np.flatnonzero(busy).tolist()})
@@ -147,28 +135,6 @@ def _users_seen(c: Columns, records: Sequence[RequestRecord], window: tuple[int,
 
 def _count(belonging: Sequence[RequestRecord], status: str) -> int:
     return sum(record.status == status for record in belonging)
-
-
-def _mean(values: np.ndarray[Any, np.dtype[np.int64]]) -> float | None:
-    return float(values.mean()) if values.size else None
-
-
-def _token_counts(c: Columns, begun: Flags) -> dict[str, Any]:
-    """Lengths as asked for and as they came, of the ok requests of the window."""
-    ok = c.ok & begun
-    produced = ok & (c.output_tokens != MISSING)
-    compared = produced & (c.output_tokens_requested != MISSING)
-    counted = ok & (c.input_tokens != MISSING)
-    asked = counted & (c.input_tokens_requested != MISSING)
-    return {
-        "output_tokens_requested": int(c.output_tokens_requested[compared].sum()) if compared.any() else None,
-        "output_tokens_delivered": int(c.output_tokens[compared].sum()) if compared.any() else None,
-        "mean_output_tokens": _mean(c.output_tokens[produced]),
-        "mean_input_tokens": _mean(c.input_tokens[counted]),
-        "input_tokens_mismatched": int((c.input_tokens != c.input_tokens_requested)[asked].sum())
-        if asked.any()
-        else None,
-    }
 
 
 def _sources(belonging: Sequence[RequestRecord]) -> dict[str, int]:

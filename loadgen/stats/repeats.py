@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from loadgen.stats.asked import asked, asked_text
+
 Level = Mapping[str, Any]
 
 FIGURES = ("output_throughput", "request_throughput", "p50_ttft_ms", "p95_ttft_ms", "p50_tpot_ms", "p95_tpot_ms")
@@ -18,12 +20,12 @@ _WORDS = {"output_throughput": "output tok/s", "p95_ttft_ms": "TTFT P95 ms"}
 def repeats(levels: Sequence[Level]) -> dict[str, Any] | None:
     """{text, groups}: a group for each level that was run more than once; None when none was.
 
-    A group has concurrency, server, runs, valid_runs, and for each of `FIGURES` {values, median, spread} over the valid
+    A group has concurrency, request_rate, server, runs, valid_runs, and for each of `FIGURES` {values, median, spread} over the valid
     runs that have it; `unstable` names the figures whose spread is above 20 %.
     """
-    same: dict[tuple[str, int], list[Level]] = {}
+    same: dict[tuple[str, float], list[Level]] = {}
     for level in levels:
-        same.setdefault((repr(level["server"]), level["concurrency"]), []).append(level)
+        same.setdefault((repr(level["server"]), asked(level)), []).append(level)
     groups = [_group(runs) for runs in same.values() if len(runs) > 1]
     if not groups:
         return None
@@ -35,6 +37,7 @@ def _group(runs: Sequence[Level]) -> dict[str, Any]:
     figures = {name: _spread([level[name] for level in valid if level[name] is not None]) for name in FIGURES}
     return {
         "concurrency": runs[0]["concurrency"],
+        "request_rate": runs[0]["request_rate"],
         "server": runs[0]["server"],
         "runs": len(runs),
         "valid_runs": len(valid),
@@ -59,9 +62,8 @@ def _text(group: Mapping[str, Any]) -> str:
             parts.append(f"{words} {of['median']:,.4g} ({spread})")
     unstable = f"; UNSTABLE: {', '.join(group['unstable'])}" if group["unstable"] else ""
     counts = f"median of {group['valid_runs']} valid of {group['runs']} runs"
-    return (
-        f"Concurrency {group['concurrency']}{settings}, {counts}: {', '.join(parts) or 'nothing measured'}{unstable}."
-    )
+    load = asked_text(group["concurrency"], group["request_rate"])
+    return f"{load[:1].upper()}{load[1:]}{settings}, {counts}: {', '.join(parts) or 'nothing measured'}{unstable}."
 
 
 def representative(runs: Sequence[Level], *, meets: Mapping[int, bool]) -> Level:

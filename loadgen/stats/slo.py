@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.stats.columns import Columns, Flags, Floats
-from loadgen.stats.latencies import LATENCIES, Gaps
+from loadgen.stats.latencies import FROM_SCHEDULE, LATENCIES, Gaps
 from loadgen.stats.percentile import Samples
 
 ERROR_RATE = "error_rate"
@@ -27,12 +27,16 @@ class LatencySlo:
 
     key: str
     latency: str
+    """Of an open loop from the schedule, where there is such a latency."""
     statistic: str
     threshold_ms: float
 
 
-def latency_slos(slo: Mapping[str, float]) -> list[LatencySlo]:
-    """The latency SLOs among `slo`. Raises ValueError for a key that names no latency and is not `error_rate`."""
+def latency_slos(slo: Mapping[str, float], *, open_loop: bool = False) -> list[LatencySlo]:
+    """The latency SLOs among `slo`; in an open loop those of TTFT and E2E latency count from the schedule.
+
+    Raises ValueError for a key that names no latency and is not `error_rate`.
+    """
     found = []
     for key, threshold in slo.items():
         if key == ERROR_RATE:
@@ -43,13 +47,16 @@ def latency_slos(slo: Mapping[str, float]) -> list[LatencySlo]:
                 f"slo.{key}: not an SLO; use {ERROR_RATE}, or one of {', '.join(LATENCIES)} "
                 f"followed by one of _{', _'.join(STATISTICS)}"
             )
+        if open_loop:
+            latency = FROM_SCHEDULE.get(latency, latency)
         found.append(LatencySlo(key, latency, statistic, float(threshold)))
     return found
 
 
 def evaluate(slo: Mapping[str, float], level: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """{key: {threshold, value, met}} of a level object's figures; value and met are None where nothing was measured."""
-    values = {one.key: level[f"{one.statistic}_{one.latency}_ms"] for one in latency_slos(slo)}
+    slos = latency_slos(slo, open_loop=level["concurrency"] is None)
+    values = {one.key: level[f"{one.statistic}_{one.latency}_ms"] for one in slos}
     return {key: _judged(float(threshold), values.get(key, level["error_rate"])) for key, threshold in slo.items()}
 
 

@@ -6,11 +6,13 @@ stationary is judged afterwards, from the records, by `loadgen.stats.stationarit
 
 from __future__ import annotations
 
+import math
 from array import array
 from dataclasses import dataclass
 
 import numpy as np
 
+from loadgen.stats.backlog import Offered, backlog
 from loadgen.stats.columns import Flags, Floats, Ints
 from loadgen.stats.percentile import nearest_rank
 from loadgen.stats.progress import BIN_NS, Progress
@@ -27,6 +29,7 @@ FEWEST_GENERATIONS = 2.0
 MOST_CHANGE = 0.03
 """Of throughput, between the two halves of the steady part."""
 _NO_TTFT = -1
+_LEAST_GROWING_NS = 10_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +93,21 @@ class SettleDetector:
     what changes from one to the next.
     """
 
-    def __init__(self, *, workers: int, users: int, began_ns: int, all_there_ns: int, most_s: float = MOST_S) -> None:
+    def __init__(
+        self,
+        *,
+        workers: int,
+        users: int,
+        began_ns: int,
+        all_there_ns: int,
+        most_s: float = MOST_S,
+        arrivals: Offered | None = None,
+    ) -> None:
         """`began_ns`: requests dispatched earlier belong to the level before. `most_s`: when to measure regardless.
 
-        Instants are of the controller's monotonic clock.
+        `arrivals`: of an open loop, whose `users` are one a worker. Instants are of the controller's monotonic clock.
         """
+        self._arrivals = arrivals
         self._workers = workers
         self._users = users
         self._began_ns = began_ns
@@ -134,6 +147,8 @@ class SettleDetector:
         watched_s = (now_ns - self._all_there_ns) / 1e9
         if since_ns is not None:
             return Verdict(True, True, reason, (since_ns - self._all_there_ns) / 1e9)
+        if grown := self._grown():
+            return Verdict(False, True, grown, None)
         if watched_s >= self._most_s:
             return Verdict(False, True, f"not settled after {self._most_s:g} s: {reason}", None)
         return Verdict(False, False, reason, None)
@@ -166,7 +181,8 @@ class SettleDetector:
         if bins < FEWEST_BATCHES * BATCH:
             return None, f"the users have been there for {max(0, bins) / 10:.1f} s"
         if len(self._done) < self._users:
-            return None, f"{len(self._done)} of {self._users} users have finished a request"
+            who = "users have" if self._arrivals is None else "workers have"
+            return None, f"{len(self._done)} of {self._users} {who} finished a request"
         finished_ns, e2e_ns, ttft_ns = self._ended()
         inside: Flags = finished_ns >= self._all_there_ns
         ok = ttft_ns != _NO_TTFT
@@ -186,12 +202,45 @@ class SettleDetector:
         steady_s = (self._horizon_ns() - since_ns) / 1e9
         if steady_s < FEWEST_GENERATIONS * generation_s:
             needed_s = FEWEST_GENERATIONS * generation_s
-            return None, f"steady for {steady_s:.1f} s of the {needed_s:.1f} s in which every user sends two requests"
-        change = self._change(bins, int(steady_s / generation_s / 2) * generation_s)
-        if abs(change) > MOST_CHANGE:
+            return None, f"steady for {steady_s:.1f} s of the {needed_s:.1f} s that two requests one after another take"
+        half_s = int(steady_s / generation_s / 2) * generation_s
+        change = self._change(bins, half_s)
+        if abs(change) > self._most_change(half_s, int((finished_ns[ok] >= since_ns).sum()) / steady_s):
             direction = "risen" if change > 0 else "fallen"
             return None, f"throughput has {direction} by {abs(change):.0%} within {steady_s:.1f} s"
-        return since_ns, f"steady for {steady_s:.1f} s, {steady_s / generation_s:.1f} requests a user (MSER-5)"
+        return since_ns, f"steady for {steady_s:.1f} s, {steady_s / generation_s:.1f} requests long (MSER-5)"
+
+    def _most_change(self, half_s: float, completed_rate: float) -> float:
+        """Of an open loop the two halves may differ as much as their numbers of arrivals do by chance (two sigma)."""
+        if self._arrivals is None:
+            return MOST_CHANGE
+        n = max(1.0, completed_rate * half_s)
+        return max(MOST_CHANGE, 2 * self._arrivals.gap_variation * math.sqrt(2 / n), 1 / n)
+
+    def _grown(self) -> str | None:
+        """Of an open loop: that more is offered than completed. It will not settle, however long one waits."""
+        horizon_ns = self._horizon_ns()
+        watched_ns = horizon_ns - self._all_there_ns
+        if (
+            self._arrivals is None
+            or not self._arrivals.all_sent
+            or watched_ns < _LEAST_GROWING_NS
+            or not len(self._e2e_ns)
+        ):
+            return None
+        # Filling up is growth too: the first third must have seen requests through.
+        if watched_ns / 3 < np.mean(self._e2e_ns):
+            return None
+        finished_ns, _, _ = self._ended()
+        span = (self._all_there_ns, horizon_ns)
+        seen = backlog(self._arrivals.before(horizon_ns), finished_ns, span, self._arrivals.gap_variation)
+        if not seen.grew:
+            return None
+        rate = 1e9 / watched_ns
+        return (
+            f"more is offered than completed: {seen.arrived * rate:.3g} against {seen.ended * rate:.3g} requests/s, and "
+            f"{seen.at_end} are under way after {watched_ns / 1e9:.0f} s"
+        )
 
     def _change(self, end: int, half_s: float) -> float:
         """Throughput of the last `half_s` seconds before bin `end` against the half before, as a share of their mean."""

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from loadgen.stats import audit_rules, client_rules
+from loadgen.stats import audit_rules, client_rules, open_rules
 from loadgen.stats.client_rules import Level, percent
+from loadgen.stats.open_rules import is_saturated
 
 FEWEST_OK = 10
 """Below it not even the median has five samples beyond it."""
@@ -66,7 +67,7 @@ def _records_missing(level: Level) -> str | None:
 
 def _load_exceeded(level: Level) -> str | None:
     asked, achieved, peak = level["concurrency"], level["achieved_concurrency"], level["peak_concurrency"]
-    if achieved is None or achieved <= MOST_LOAD * asked:
+    if asked is None or achieved is None or achieved <= MOST_LOAD * asked:
         return None
     return (
         f"{achieved:.3g} requests in flight on average and {peak} at most, {asked} asked for: others were still open."
@@ -90,12 +91,13 @@ def _too_few(level: Level) -> str | None:
 
 def _not_settled(level: Level) -> str | None:
     reason = level["settle_reason"]
-    return f"{reason[:1].upper()}{reason[1:]}." if level["settled"] is False else None
+    # Of a level that cannot settle `saturated` tells more.
+    return f"{reason[:1].upper()}{reason[1:]}." if level["settled"] is False and not is_saturated(level) else None
 
 
 def _drifting(level: Level) -> str | None:
     steady = level["steady_state"]
-    if not steady["drifting"]:
+    if not steady["drifting"] or is_saturated(level) or open_rules.meant_to_change(level):
         return None
     drift, p = steady["drift_per_window"], steady["p_value"]
     return f"{steady['figure']} changed by {percent(drift)} of its mean over the window (p = {p:.2g})."
@@ -108,8 +110,13 @@ def _few(level: Level) -> str | None:
 
 def _load_not_reached(level: Level) -> str | None:
     asked, achieved = level["concurrency"], level["achieved_concurrency"]
-    if achieved < LEAST_LOAD * asked:
-        return f"{achieved:.3g} requests in flight on average, {asked} asked for ({percent(achieved / asked)})."
+    if asked is None:
+        return None
+    # A user is in flight or thinks: N = X · (R + Z), the interactive response time law.
+    busy = achieved + level["think_time_s"] * level["completed_request_rate"]
+    if busy < LEAST_LOAD * asked:
+        thinking = f" and {busy - achieved:.3g} users thinking" if level["think_time_s"] else ""
+        return f"{achieved:.3g} requests in flight on average{thinking}, {asked} asked for ({percent(busy / asked)})."
     if level["users_seen"] < asked and level["peak_concurrency"] < asked:
         return (
             f"Only {level['users_seen']} of {asked} users sent requests, at most {level['peak_concurrency']} at once."
@@ -143,13 +150,15 @@ def _cut_off_share(level: Level) -> float:
 def _cut_off(level: Level) -> str | None:
     share = _cut_off_share(level)
     return (
-        f"{percent(share)} of the window's requests were cut off before they ended." if share > MOST_CUT_OFF else None
+        f"{percent(share)} of the window's requests were cut off before they ended."
+        if share > MOST_CUT_OFF and not is_saturated(level)
+        else None
     )
 
 
 def _some_cut_off(level: Level) -> str | None:
     share = _cut_off_share(level)
-    if not FEW_CUT_OFF < share <= MOST_CUT_OFF:
+    if not FEW_CUT_OFF < share <= MOST_CUT_OFF or is_saturated(level):
         return None
     return f"{percent(share)} of the window's requests, probably the slowest, were cut off before they ended."
 
@@ -169,6 +178,13 @@ def _input_mismatch(level: Level) -> str | None:
 def _tokenized(level: Level) -> str | None:
     n = level["output_tokens_source"].get("tokenized", 0)
     return f"Output tokens of {n} of {_ok(level)} requests are an estimate: the server sent no usage." if n else None
+
+
+def _dataset_repeated(level: Level) -> str | None:
+    passes = level["dataset_passes"]
+    if passes is None or passes <= 1:
+        return None
+    return f"The dataset was gone through {passes:.3g} times: a prefix cache knows the prompts that came before."
 
 
 RULES: tuple[Rule, ...] = (
@@ -212,6 +228,12 @@ RULES: tuple[Rule, ...] = (
         "Lengthen the warm-up, or look for what holds users back: slow connects, failures, a limit on connections.",
     ),
     Rule(
+        "rate_not_reached",
+        "invalid",
+        open_rules.rate_not_reached,
+        "Allow more requests in flight, or use more workers; or ask for the rate that was reached.",
+    ),
+    Rule(
         "client_late",
         "invalid",
         client_rules.client_late,
@@ -236,6 +258,18 @@ RULES: tuple[Rule, ...] = (
         "invalid",
         audit_rules.stamps_disagree,
         "Look for a wall clock that is being stepped and for lost packets on the way, then run the level again.",
+    ),
+    Rule(
+        "saturated",
+        "suspect",
+        open_rules.saturated,
+        "The most that the server does is the completed rate; latencies here only say how long the load lasted. Ask for less.",
+    ),
+    Rule(
+        "cap_reached",
+        "suspect",
+        open_rules.cap_reached,
+        "Raise max_in_flight, or read latencies from the schedule, which hold that wait.",
     ),
     Rule(
         "not_settled",
@@ -279,6 +313,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("some_token_counts", "suspect", _some_token_counts, "Make the server send usage for every request."),
     Rule("estimated_tokens", "suspect", _tokenized, "Make the server send usage (`stream_options.include_usage`)."),
+    Rule(
+        "dataset_repeated",
+        "suspect",
+        _dataset_repeated,
+        "Give a larger dataset, measure shorter, or switch the server's prefix cache off.",
+    ),
     Rule(
         "input_length", "suspect", _input_mismatch, "Use the model's own tokenizer and chat template for the prompts."
     ),

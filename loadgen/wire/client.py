@@ -25,6 +25,7 @@ from loadgen.wire.pool import Reuse, WireConnector
 
 PATHS: dict[Endpoint, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 _WATCH_S = 0.05
+_TURNS = 4
 _OPEN_S = 5.0
 # How long a body may take to end after [DONE], so that its connection can be used again.
 _GRACE_NS = 50_000_000
@@ -166,7 +167,7 @@ class Client:
             raise
         finally:
             del self.open[exchange]
-            exchange.note_sent()
+            exchange.note_wire()
             exchange.wire = None
             if exchange.finished_ns is None:
                 exchange.finished_ns = exchange.done_ns
@@ -216,11 +217,21 @@ class Client:
                 forget_frames(incomplete)
 
     async def _watch_limits(self) -> None:
+        failed_before: set[Exchange] = set()
         while True:
             await asyncio.sleep(_WATCH_S)
             now_ns = time.monotonic_ns()
+            # If the loop was late, what has arrived meanwhile may still lie unread, or read by a task that waits its turn.
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+            failed = {exchange for exchange in self.open if exchange.failure is not None}
             for exchange, task in list(self.open.items()):
-                if exchange.failure is None:
-                    exchange.failure = self._limits.exceeded(exchange, now_ns)
-                    if exchange.failure is not None:
+                if exchange in failed:
+                    # Its task knows by now, unless aiohttp has nobody told who waits.
+                    if exchange in failed_before:
                         task.cancel()
+                    continue
+                exchange.failure = self._limits.exceeded(exchange, now_ns)
+                if exchange.failure is not None:
+                    task.cancel()
+            failed_before = failed

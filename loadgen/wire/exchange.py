@@ -18,11 +18,17 @@ Endpoint = Literal["chat", "completions"]
 _SPLIT_BYTES = 32
 
 
-class SentStamp(Protocol):
-    """A connection that knows when it last sent: the instants around the call, the second None where it is not known."""
+class Wire(Protocol):
+    """A connection, as far as it knows of its current request."""
 
     sent_ns: int | None
+    """Just before the last send."""
     sent_done_ns: int | None
+    """Just after it; None where that is not known."""
+    kernel_stamps: bool
+    """Whether every arrival was stamped by the kernel."""
+    longest_delay_ns: int
+    """The longest time that stamped bytes lay in the kernel before they were handed on."""
 
 
 def _stamps() -> array[int]:
@@ -40,6 +46,10 @@ class Exchange:
     endpoint: Endpoint
     dispatched_ns: int
     scheduled_ns: int | None = None
+    waited_ns: int | None = None
+    """How long the arrival waited for a place under the limit of requests in flight."""
+    kind: int = 0
+    """Index of the request's class in the workload."""
     input_tokens_requested: int | None = None
     output_tokens_requested: int | None = None
     output_forced: bool = False
@@ -81,15 +91,20 @@ class Exchange:
     events: int = 0
     """Events since the first token; a live estimate of tokens, never a result."""
 
-    wire: SentStamp | None = None
+    wire: Wire | None = None
     """The connection while the request is open: it knows when the last byte was sent."""
 
-    def note_sent(self) -> None:
-        """Takes the send instant from the connection, whether or not an answer has begun."""
+    def note_wire(self) -> None:
+        """Takes from the connection what it knows of the request: when it was sent, and of the answer so far."""
         wire = self.wire
-        if self.sent_ns is None and wire is not None and wire.sent_ns is not None:
+        if wire is None:
+            return
+        if self.sent_ns is None and wire.sent_ns is not None:
             self.sent_ns = wire.sent_ns
             self.send_gap_ns = None if wire.sent_done_ns is None else wire.sent_done_ns - wire.sent_ns
+        if self.response_started_ns is not None:
+            self.kernel_stamps = wire.kernel_stamps
+            self.read_delay_ns = wire.longest_delay_ns
 
     def start_again(self) -> None:
         """Forgets an attempt of which the target has answered nothing."""
@@ -101,6 +116,7 @@ class Exchange:
         """Keeps the payload bytes of one read."""
         self.chunks.append(chunk)
         self.chunk_ns.append(arrival_ns)
+        self.last_arrival_ns = arrival_ns
         if (b"[DONE]" in chunk or len(chunk) < _SPLIT_BYTES) and self.done_ns is None and self._says_done():
             self.done_ns = arrival_ns
         if self.first_token_ns is None:

@@ -16,7 +16,7 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from loadgen import record
 from loadgen.wire.chunked import ChunkedBody
 from loadgen.wire.exchange import Exchange
-from loadgen.wire.failures import words
+from loadgen.wire.failures import forget_frames, words
 from loadgen.wire.stamped_writes import StampedWrites
 from loadgen.wire.transport import WireTransport
 
@@ -66,6 +66,7 @@ class StampingHandler(ResponseHandler):
         wire.sent_ns = wire.sent_done_ns = None
         if isinstance(wire, WireTransport):
             wire.kernel_stamps = True  # of this request, until a read shows otherwise
+            wire.longest_delay_ns = 0
         if exchange is not None:
             exchange.connected_ns = time.monotonic_ns()
             exchange.reused = self._used
@@ -84,38 +85,36 @@ class StampingHandler(ResponseHandler):
         return worn or (age_ns is not None and time.monotonic_ns() - self._made_ns >= age_ns)
 
     def data_received(self, data: bytes) -> None:
-        exchange = self._exchange
+        exchange, body = self._exchange, self._chunked
         if exchange is None or not data:  # no data: aiohttp resumes its parser, nothing arrived
-            super().data_received(data)
-            return
-        wire = self._wire
-        exchange.kernel_stamps = wire.kernel_stamps
-        if wire.kernel_stamps:
-            arrival_ns = wire.arrival_ns
-            if wire.read_ns - arrival_ns > exchange.read_delay_ns:
-                exchange.read_delay_ns = wire.read_ns - arrival_ns
-        else:
-            arrival_ns = time.monotonic_ns()
-        exchange.last_arrival_ns = arrival_ns
-        if exchange.response_started_ns is None:
-            exchange.response_started_ns = arrival_ns
-            exchange.note_sent()
-        body = self._chunked
-        if body is None:
+            if self.exception() is None:  # else it has failed, and would fail again for every piece that is drained
+                super().data_received(data)
+        elif body is None:
+            arrival_ns = self._note_read(exchange)
             self._parse(data, exchange, arrival_ns)
             self._follow_chunks(data)
-            return
-        payload = body.whole(data)
-        if payload is not None:
-            exchange.add(payload, arrival_ns)
-            return
-        before, payloads, after = body.take(data)
-        if before:
-            self._parse(before, exchange, arrival_ns)
-        for payload in payloads:
-            exchange.add(payload, arrival_ns)
-        if after:
-            self._parse(after, exchange, arrival_ns)
+        elif (payload := body.whole(data)) is not None:
+            exchange.add(payload, self._wire.arrival_ns)
+        else:
+            arrival_ns = self._note_read(exchange)
+            before, payloads, after = body.take(data)
+            if before:
+                self._parse(before, exchange, arrival_ns)
+            for payload in payloads:
+                exchange.add(payload, arrival_ns)
+            if after:
+                self._parse(after, exchange, arrival_ns)
+
+    def _note_read(self, exchange: Exchange) -> int:
+        """Notes an arrival; gives it. Reads of whole chunks need not, since the end of an answer never is one."""
+        wire = self._wire
+        if not isinstance(wire, WireTransport):
+            wire.arrival_ns = time.monotonic_ns()
+        exchange.last_arrival_ns = wire.arrival_ns
+        if exchange.response_started_ns is None:
+            exchange.response_started_ns = wire.arrival_ns
+        exchange.note_wire()
+        return wire.arrival_ns
 
     def _parse(self, data: bytes, exchange: Exchange, arrival_ns: int) -> None:
         """Has aiohttp parse what the read brought, and moves the payload on."""
@@ -124,23 +123,34 @@ class StampingHandler(ResponseHandler):
         if stream is None:
             if self._payload is EMPTY_PAYLOAD:  # of a 1xx: the answer is still to come
                 exchange.response_started_ns = None
-                return
-            stream = self._stream = self._payload
-            if stream is None:
-                return
+            return
         if stream.exception() is None:
             while chunk := stream.read_nowait():
                 exchange.add(chunk, arrival_ns)
+        if stream.is_eof():
+            exchange.wire = None  # it is free now, and may serve another request before this one's task goes on
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        # aiohttp gives the head and the body of each message. The first that is no 1xx is the answer; what a server
+        # says behind it, perhaps in the same read, is not.
+        super().feed_data(data, size)
+        message, payload = data
+        if self._stream is None and message.code >= 200:
+            self._stream = payload
 
     def _follow_chunks(self, data: bytes) -> None:
         """From the read that brought the whole head of a chunked answer, whole chunks need no parser any more."""
         head, end, rest = data.partition(b"\r\n\r\n")
-        if self._stream is not None and end and _CHUNKED_ANSWER.match(head) is not None:
+        ours = isinstance(self._wire, WireTransport) and self._stream is not None
+        if ours and end and _CHUNKED_ANSWER.match(head) is not None:
             self._chunked = ChunkedBody()
             self._chunked.take(rest)  # parsed already
 
     def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
         super().set_exception(exc, *cause)
+        # Raised by the task that writes, whose frames hold the handler that keeps it.
+        for error in (exc, *cause):
+            forget_frames(error)
         # aiohttp tells only whoever waits for headers of an answer that is not HTTP any more; the body's reader would
         # wait for ever.
         exchange, stream = self._exchange, self._stream
@@ -152,18 +162,31 @@ class StampingHandler(ResponseHandler):
                     exchange.add(chunk, exchange.last_arrival_ns)
             stream.set_exception(exc)
 
+    def eof_received(self) -> None:
+        super().eof_received()
+        if self._is_sending():
+            self.abort()
+
     def close(self) -> None:
-        self._note_sent()
+        # A transport that is closed sends first what is left. Nobody waits for the answer to it any more, and a server
+        # that does not read would keep socket and bytes for ever.
+        if self._is_sending():
+            self.abort()
+            return
+        self._note_wire()
         super().close()
 
+    def _is_sending(self) -> bool:
+        return self.transport is not None and self._wire.get_write_buffer_size() > 0
+
     def abort(self) -> None:
-        self._note_sent()
+        self._note_wire()
         super().abort()
 
-    def _note_sent(self) -> None:
+    def _note_wire(self) -> None:
         # TLS sends its farewell when it is closed, and that is not the request.
         if self._exchange is not None and self._exchange.wire is self._wire:
-            self._exchange.note_sent()
+            self._exchange.note_wire()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         exchange = self._exchange

@@ -38,25 +38,27 @@ class KernelClock:
     ) -> None:
         self._monotonic_ns = monotonic_ns
         self._wall_ns = wall_ns
-        self._offset_ns = 0
-        self._measured_ns = -self.REFRESH_NS
+        self.offset_ns = 0
+        """Wall clock − monotonic clock, as measured last."""
+        self.fresh_until_ns = 0
+        """Instant of the monotonic clock from which on the offset has to be measured again."""
         self.refused = 0
         """Stamps that lay outside the possible span and were replaced by the time of the read."""
 
     def to_monotonic(self, stamp_ns: int, not_before_ns: int, now_ns: int) -> int:
         """The monotonic instant of a kernel stamp, always within [not_before_ns, now_ns]; `now_ns` when the stamp lies
         outside by more than `SLACK_NS`, so that it cannot be believed."""
-        if now_ns - self._measured_ns >= self.REFRESH_NS:
+        if now_ns >= self.fresh_until_ns:
             self._measure()
-            self._measured_ns = now_ns
-        arrival_ns = stamp_ns - self._offset_ns
+            self.fresh_until_ns = now_ns + self.REFRESH_NS
+        arrival_ns = stamp_ns - self.offset_ns
         if not_before_ns <= arrival_ns <= now_ns:
             return arrival_ns
         if now_ns < arrival_ns <= now_ns + self.SLACK_NS:
             return now_ns
         if not_before_ns - self.SLACK_NS <= arrival_ns < not_before_ns:
             return not_before_ns
-        self._measured_ns = now_ns - self.REFRESH_NS
+        self.fresh_until_ns = now_ns
         self.refused += 1
         return now_ns
 
@@ -69,7 +71,7 @@ class KernelClock:
             if best is None or after - before < best[0]:
                 best = (after - before, wall - (before + after) // 2)
         assert best is not None
-        self._offset_ns = best[1]
+        self.offset_ns = best[1]
 
 
 def enable_kernel_stamps() -> socket.socket:

@@ -14,7 +14,7 @@ class StampedWrites:
     """A foreign transport whose writes are stamped in user space; everything else is the transport's own."""
 
     kernel_stamps = False
-    arrival_ns = read_ns = 0
+    arrival_ns = longest_delay_ns = 0
     sent_done_ns: int | None = None
     """Not known: the loop may send later."""
 

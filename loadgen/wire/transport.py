@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import errno
 import socket
 import time
 from collections.abc import Callable, Iterable
@@ -18,6 +19,8 @@ from loadgen.wire.kernel_clock import SO_TIMESTAMPNS, KernelClock
 from loadgen.wire.reads import Reads
 
 _HIGH_WATER_BYTES = 65_536
+# Errors of `send` after which the socket's reads end too, behind what had arrived before.
+_REFUSED = (errno.EPIPE, errno.ECONNRESET)
 
 
 class WireTransport(asyncio.Transport):
@@ -38,11 +41,11 @@ class WireTransport(asyncio.Transport):
         reads: Reads,
         on_lost: Callable[[WireTransport], object],
     ) -> None:
-        super().__init__({"socket": sock, "peername": sock.getpeername(), "sockname": sock.getsockname()})
+        super().__init__({"socket": sock, "peername": _peer_of(sock), "sockname": sock.getsockname()})
         self._loop = loop
         self._sock = sock
         self._fd = sock.fileno()
-        self._to_monotonic = clock.to_monotonic
+        self._clock = clock
         self._reads = reads
         self._on_lost = on_lost
         self._unsent = bytearray()
@@ -51,14 +54,19 @@ class WireTransport(asyncio.Transport):
         self._closing = False
         self._reading_paused = False
         self._writing_paused = False
+        self._holding = False
+        """From a pause until all that came meanwhile has been given: what comes now has to wait behind it."""
         self._held: collections.deque[tuple[bytes, int | None]] = collections.deque()
-        """What came while reading was paused."""
         self._held_end = False
+        self._held_error: OSError | None = None
+        self._send_error: OSError | None = None
+        """With what the peer refused the last `send`; it may have answered before, and that is still to be read."""
         self._write_eof = False
         self._not_before_ns = 0
         """What arrives next cannot have arrived before this: the latest arrival or the latest `send`."""
         self.arrival_ns = 0
-        self.read_ns = 0
+        self.longest_delay_ns = 0
+        """The longest time since this was set that stamped bytes lay in the kernel before they came here."""
         self.received_bytes = 0
         """Bytes received on this connection so far, those that the protocol is being given included."""
         self.sent_ns: int | None = None
@@ -86,14 +94,21 @@ class WireTransport(asyncio.Transport):
 
     def take(self, data: bytes, stamp_ns: int | None) -> None:
         """What the socket received; called by the reads."""
-        if self._reading_paused:
+        if self._holding:
             self._held.append((data, stamp_ns))
             return
-        self.read_ns = arrival_ns = time.monotonic_ns()
+        read_ns = time.monotonic_ns()
         if stamp_ns is None:
             self.kernel_stamps = False
+            arrival_ns = read_ns
         else:
-            arrival_ns = self._to_monotonic(stamp_ns, self._not_before_ns, arrival_ns)
+            clock = self._clock
+            arrival_ns = stamp_ns - clock.offset_ns
+            # What `to_monotonic` does with nearly all of them, without the call.
+            if not self._not_before_ns <= arrival_ns <= read_ns < clock.fresh_until_ns:
+                arrival_ns = clock.to_monotonic(stamp_ns, self._not_before_ns, read_ns)
+            if read_ns - arrival_ns > self.longest_delay_ns:
+                self.longest_delay_ns = read_ns - arrival_ns
         self.arrival_ns = self._not_before_ns = arrival_ns
         self.received_bytes += len(data)
         try:
@@ -105,10 +120,11 @@ class WireTransport(asyncio.Transport):
 
     def take_end(self, error: OSError | None) -> None:
         """The peer sends no more, or the connection failed; called by the reads."""
-        if error is not None:
+        error = error or self._send_error
+        if self._holding and (self._held or error is None):
+            self._held_end, self._held_error = True, error
+        elif error is not None:
             self._force_close(error)
-        elif self._reading_paused:
-            self._held_end = True
         else:
             self._read_nothing()
 
@@ -140,7 +156,7 @@ class WireTransport(asyncio.Transport):
             raise TypeError(f"a transport writes bytes, not {type(data).__name__}")
         if self._write_eof:
             raise RuntimeError("the transport cannot write after write_eof()")
-        if self._closing or not data:
+        if self._closing or self._send_error is not None or not data:
             return
         if not self._unsent:
             sent = self._send(data)
@@ -164,11 +180,20 @@ class WireTransport(asyncio.Transport):
             sent = 0
         except OSError as error:
             self.sent_done_ns = None
-            self._force_close(error)
+            self._cannot_send(error)
             return None
         # The thread may have waited for the interpreter lock behind `send`, or been preempted in it.
         self.sent_done_ns = time.monotonic_ns()
         return sent
+
+    def _cannot_send(self, error: OSError) -> None:
+        if error.errno not in _REFUSED or self._closing or self._holding:
+            self._force_close(error)
+            return
+        # An answer may have come before the reset (a 413 to a body that is too long); the reads give it, and then the end.
+        self._send_error = error
+        self._unsent.clear()
+        self._loop.remove_writer(self._fd)
 
     def _write_ready(self) -> None:
         sent = self._send(self._unsent)
@@ -214,7 +239,7 @@ class WireTransport(asyncio.Transport):
 
     def pause_reading(self) -> None:
         if not self._reading_paused and not self._closing:
-            self._reading_paused = True
+            self._reading_paused = self._holding = True
             self._reads.pause(self._sock)
 
     def resume_reading(self) -> None:
@@ -224,12 +249,14 @@ class WireTransport(asyncio.Transport):
 
     def _go_on_reading(self) -> None:
         while self._held and self.is_reading():
+            self._holding = False
             self.take(*self._held.popleft())
         if not self.is_reading():
             return
+        self._holding = False
         if self._held_end:
             self._held_end = False
-            self._read_nothing()
+            self.take_end(self._held_error)
         else:
             self._reads.resume(self._sock)
 
@@ -299,3 +326,10 @@ class WireTransport(asyncio.Transport):
             protocol.connection_lost(error)
         finally:
             self._sock.close()
+
+
+def _peer_of(sock: socket.socket) -> Any:
+    try:
+        return sock.getpeername()
+    except OSError:  # it has been reset already: the first read says so
+        return None

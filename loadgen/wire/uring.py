@@ -25,6 +25,8 @@ _CQ_SIZE, _COOPERATIVE = 1 << 3, 1 << 8  # IORING_SETUP_CQSIZE, IORING_SETUP_COO
 _REGISTER_BUFFERS = 22  # IORING_REGISTER_PBUF_RING
 _RECVMSG, _CANCEL = 10, 14  # IORING_OP_RECVMSG, IORING_OP_ASYNC_CANCEL
 _FROM_BUFFERS, _MULTISHOT = 1 << 5, 1 << 1  # IOSQE_BUFFER_SELECT, IORING_RECV_MULTISHOT
+_QUIET, _EVERY = 1 << 6, 1 << 0 | 1 << 2  # IOSQE_CQE_SKIP_SUCCESS, IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY
+_OVERFLOW, _GET_EVENTS = 1 << 1, 1 << 0  # IORING_SQ_CQ_OVERFLOW, IORING_ENTER_GETEVENTS
 _HAS_BUFFER, _MORE = 1 << 0, 1 << 1  # IORING_CQE_F_BUFFER, IORING_CQE_F_MORE
 _SQ_ENTRIES = 4  # each request is handed over at once
 _SQES_OFFSET = 0x10000000  # IORING_OFF_SQES
@@ -48,7 +50,7 @@ clock in nanoseconds, if they have one; errno or 0; whether the socket is still 
 class Ring:
     """One ring and its buffers. Must be made and used in one thread: the kernel receives in that thread's name."""
 
-    def __init__(self, *, buffers: int = 4096, buffer_bytes: int = 2048, timestamp_type: int) -> None:
+    def __init__(self, *, buffers: int = 16_384, buffer_bytes: int = 1024, timestamp_type: int) -> None:
         """`buffers`: a power of two. `timestamp_type`: of the control message that bears the receive time. Raises OSError
         where the kernel has no io_uring, or forbids it."""
         if sys.platform != "linux" or platform.machine() != "x86_64":
@@ -57,7 +59,7 @@ class Ring:
         self._libc.syscall.restype = ctypes.c_long
         self._timestamp_type = timestamp_type
         params = bytearray(_PARAMS.size)
-        # Every completion holds a buffer but the last one of a socket, so twice as many cannot overflow.
+        # Every completion holds a buffer but the last one of a socket. What does not fit the kernel keeps: `completions`.
         struct.pack_into("<3I", params, 0, _SQ_ENTRIES, 2 * buffers, _CQ_SIZE | _COOPERATIVE)
         self.descriptor = self._call(_SETUP, _SQ_ENTRIES, (ctypes.c_char * len(params)).from_buffer(params))
         try:
@@ -83,6 +85,7 @@ class Ring:
         self._sqes = mmap.mmap(self.descriptor, _SQE.size * sq_entries, flags, access, offset=_SQES_OFFSET)
         self._words = memoryview(self._rings).cast("I")
         self._sq_tail, self._sq_mask, self._sq_array = sq[1] // 4, self._words[sq[2] // 4], sq[6] // 4
+        self._sq_flags = sq[4] // 4
         self._cq_head, self._cq_tail, self._cq_mask = cq[0] // 4, cq[1] // 4, self._words[cq[2] // 4]
         self._cqes = cq[5]
 
@@ -116,7 +119,7 @@ class Ring:
 
     def cancel(self, token: int) -> None:
         """Ends a `receive`; the kernel lets go of the socket, which it would else keep open beyond its close."""
-        self._submit(_CANCEL, 0, 0, -1, 0, token, 0, 0, 0)
+        self._submit(_CANCEL, _QUIET, 0, -1, 0, token, 0, 0, 0)
 
     def _submit(self, *fields: int) -> None:
         tail = self._words[self._sq_tail]
@@ -125,9 +128,14 @@ class Ring:
         self._words[self._sq_array + slot] = slot
         self._words[self._sq_tail] = (tail + 1) & 0xFFFFFFFF
         while True:
-            with contextlib.suppress(InterruptedError):
+            try:
                 self._call(_ENTER, self.descriptor, 1, 0, 0, None, 0)
                 return
+            except InterruptedError:
+                continue
+            except OSError:  # it was not taken, and must not be in the place of the next one
+                self._words[self._sq_tail] = tail
+                raise
 
     def completions(self) -> Iterator[Completion]:
         """What has come so far, each once. `descriptor` is readable while there is any."""
@@ -152,7 +160,18 @@ class Ring:
                     yield token, data, stamp_ns, -result if result < 0 else 0, bool(flags & _MORE)
         finally:
             self._publish()
+            # Completions that found no place came to a list of the kernel's, and with them all later ones, until it is asked
+            # to move them.
+            if words[self._sq_flags] & _OVERFLOW:
+                with contextlib.suppress(OSError):  # the descriptor stays readable: the next look asks again
+                    self._call(_ENTER, self.descriptor, 0, 0, _GET_EVENTS, None, 0)
 
     def close(self) -> None:
-        """The kernel ends every receive."""
+        """The kernel ends every receive, and lets go of the sockets at once."""
+        with contextlib.suppress(OSError):
+            self._submit(_CANCEL, _QUIET, 0, -1, 0, 0, 0, _EVERY, 0)
+        # The memory shared with the kernel keeps the ring as well as its descriptor does.
+        self._words.release()
+        self._rings.close()
+        self._sqes.close()
         os.close(self.descriptor)

@@ -10,9 +10,10 @@ import asyncio
 import errno
 import itertools
 import os
-import select
 import socket
 from dataclasses import dataclass
+
+from gevent import monkey
 
 from loadgen.wire.kernel_clock import SCM_TIMESTAMPNS
 from loadgen.wire.reads import TICK_S, Reader
@@ -20,7 +21,7 @@ from loadgen.wire.uring import Ring
 
 # A tick pays when it saves several wake-ups.
 _LEAST_READY = 4
-_PROBE_S = 0.2
+_PROBE_MS = 200
 # The kernel ended a receive for reasons of its own: it was out of buffers, or asked to.
 _NOT_THE_PEER = (errno.ENOBUFS, errno.ECANCELED)
 
@@ -61,7 +62,9 @@ class UringReads:
             far.send(b"?")
             token = next(self._tokens)
             self._ring.receive(near.fileno(), token)
-            select.select([self._ring.descriptor], [], [], _PROBE_S)
+            waiting = monkey.get_original("select", "poll")()  # select() knows no descriptor beyond 1023
+            waiting.register(self._ring.descriptor)
+            waiting.poll(_PROBE_MS)
             (first, *_) = [*self._ring.completions(), (0, b"", None, errno.ENOSYS, False)]
             if first[1] != b"?" or not first[4]:
                 raise OSError(first[3], os.strerror(first[3]))

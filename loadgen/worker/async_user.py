@@ -103,6 +103,12 @@ class AsyncUser(User):  # type: ignore[misc]
         """Whether the user has been asked to stop: no further request is to be started."""
         return bool(self._state == LOCUST_STATE_STOPPING)
 
+    @property
+    def stop_asked(self) -> asyncio.Event:
+        """Set once the user is asked to stop. On the loop, from `on_start` on."""
+        assert self._stopping is not None
+        return self._stopping
+
     async def sleep(self, seconds: float) -> None:
         """Think time: ends early when the user is asked to stop."""
         assert self._stopping is not None

@@ -18,7 +18,9 @@ from locust.exception import StopUser
 
 from loadgen import record
 from loadgen.api_key import without_key
-from loadgen.messages import Configure, Window
+from loadgen.arrivals.schedule import Schedule
+from loadgen.arrivals.think_time import ThinkTime
+from loadgen.messages import Configure, Level, Window
 from loadgen.open_table import OpenTable
 from loadgen.record import RequestRecord, WorkerHealth
 from loadgen.route import Route
@@ -30,6 +32,7 @@ from loadgen.wire.pool import Reuse
 from loadgen.wire.wire_loop import WireLoop
 from loadgen.worker.health import HealthProbe
 from loadgen.worker.hub_probe import HubProbe
+from loadgen.worker.open_loop import OpenLoop
 from loadgen.worker.prompt_queue import PromptQueue
 
 _DRAIN_POLL_S = 0.02
@@ -62,6 +65,9 @@ class Generator:
         """Why requests can no longer be noted: no further one is sent."""
         self.level = -1
         self.ramp_ns = 0
+        self.think_time: ThinkTime | None = None
+        self.open_loop: OpenLoop | None = None
+        """Of a level with a schedule: who follows it."""
         self._prompts: PromptQueue | None = None
         self._endpoint = endpoint
         self._slots: dict[Exchange, int] = {}
@@ -69,37 +75,58 @@ class Generator:
         self._given_up: set[Exchange] = set()
         """Open requests that are recorded as censored already; their real end replaces that record."""
 
-    def begin_level(self, level: int, ramp_ns: int, prompts: PromptQueue) -> None:
-        """Requests dispatched from here on belong to `level`."""
-        self.level, self.ramp_ns, self._prompts = level, ramp_ns, prompts
+    def begin_level(self, plan: Level, prompts: PromptQueue) -> None:
+        """Requests dispatched from here on belong to this level. An open loop's earlier level ends with its backlog."""
+        if self.open_loop is not None:
+            self.open_loop.end()
+        self.level, self.ramp_ns, self._prompts = plan.level, plan.ramp_ns, prompts
+        self.think_time = None if plan.think_time is None else ThinkTime.from_dict(plan.think_time)
+        self.open_loop = (
+            None
+            if plan.arrivals is None
+            else OpenLoop(
+                self,
+                Schedule.from_dict(plan.arrivals).share(plan.position, plan.of),
+                start_ns=plan.start_ns,
+                max_in_flight=plan.max_in_flight,
+                drops=plan.drops,
+            )
+        )
         # A collection over retained stamps stalls the loop for tens of milliseconds: here, never inside a window.
         gc.collect()
         gc.freeze()
 
-    async def request(self, user: int) -> RequestRecord:
+    async def request(
+        self, user: int, *, scheduled_ns: int | None = None, waited_ns: int | None = None
+    ) -> RequestRecord:
         """One request from its dispatch to its end. Raises CancelledError, after the record was kept, and StopUser when
-        it cannot be noted any more."""
+        it cannot be noted any more.
+
+        Of an open loop: when the schedule wanted it, and how long it waited for a place among those in flight."""
         assert self._prompts is not None, "a user was spawned before the first level began"
         plan, level = self.plan, self.level
-        index, body = self._prompts.take()
+        planned = self._prompts.take()
         exchange = Exchange(
             level=level,
-            index=index,
+            index=planned.k,
             user=user,
             worker=plan.worker,
             endpoint=self._endpoint,
             dispatched_ns=time.monotonic_ns(),
-            input_tokens_requested=plan.recipe["input_tokens"],
-            output_tokens_requested=plan.output_tokens,
-            output_forced=plan.ignore_eos,
+            scheduled_ns=scheduled_ns,
+            waited_ns=waited_ns,
+            kind=planned.kind,
+            input_tokens_requested=planned.input_tokens,
+            output_tokens_requested=planned.output_tokens,
+            output_forced=planned.output_forced,
         )
         try:
-            self._slots[exchange] = self._table.begin(level, index, exchange.dispatched_ns)
+            self._slots[exchange] = self._table.begin(level, planned.k, exchange.dispatched_ns, planned.kind)
         except OSError as error:
             self.problem = error
             raise StopUser from None
         try:
-            await self.client.send(body, exchange, f"{plan.nonce}-{level}-{index}")
+            await self.client.send(planned.body, exchange, f"{plan.nonce}-{level}-{planned.k}")
         finally:
             ends: list[int] | None = None if self.answers is None else []
             request = decode(exchange, ends=ends)
@@ -127,18 +154,55 @@ class Generator:
             clock_offset_ns=self.plan.clock_offset_ns,
             clock_error_ns=self.plan.clock_error_ns,
         )
-        while self._open_since_before(window.end_ns) and time.monotonic_ns() < window.drain_deadline_ns:
+        while self._unfinished(window.end_ns) and time.monotonic_ns() < window.drain_deadline_ns:
             await asyncio.sleep(_DRAIN_POLL_S)
         for exchange in self._open_since_before(window.end_ns):
             self._give_up(exchange)
+        if self.open_loop is not None:
+            self.open_loop.give_up_before(window.end_ns)
+            dropped = self.open_loop.take_dropped(window.start_ns, window.end_ns)
+            health = dataclasses.replace(health, dropped=dropped)
         done(health)
 
+    def _unfinished(self, instant_ns: int) -> bool:
+        """Whether a request that belongs before this instant is open, or waits for its turn."""
+        if self.open_loop is not None and self.open_loop.waits_since_before(instant_ns):
+            return True
+        return bool(self._open_since_before(instant_ns))
+
     def _open_since_before(self, instant_ns: int) -> list[Exchange]:
-        return [e for e in self._slots if e.dispatched_ns < instant_ns and e not in self._given_up]
+        def belongs_before(exchange: Exchange) -> bool:
+            begun_ns = exchange.dispatched_ns if exchange.scheduled_ns is None else exchange.scheduled_ns
+            return begun_ns < instant_ns
+
+        return [exchange for exchange in self._slots if belongs_before(exchange) and exchange not in self._given_up]
+
+    def leave_out(self) -> None:
+        """The next planned request is not sent; the one after it keeps its number."""
+        assert self._prompts is not None
+        self._prompts.skip()
+
+    def give_up_waiting(self, user: int, scheduled_ns: int, waited_ns: int) -> None:
+        """Records the next planned request as one that had no place among those in flight until now."""
+        assert self._prompts is not None
+        now_ns = time.monotonic_ns()
+        request = RequestRecord(
+            level=self.level,
+            index=self._prompts.skip(),
+            user=user,
+            worker=self.plan.worker,
+            status=record.CENSORED,
+            reason="it had no place among the requests in flight",
+            scheduled_ns=scheduled_ns,
+            waited_ns=waited_ns,
+            dispatched_ns=now_ns,
+            finished_ns=now_ns,
+        )
+        self.finished.append((request, None))
 
     def _give_up(self, exchange: Exchange) -> None:
         """Records what has arrived so far; the request itself runs on, so the load stays unchanged."""
-        exchange.note_sent()
+        exchange.note_wire()
         snapshot = dataclasses.replace(
             exchange,
             chunks=list(exchange.chunks),

@@ -27,7 +27,7 @@ class LiveSends:
     def add(self, records: Sequence[RequestRecord]) -> None:
         for request in records:
             if request.scheduled_ns is not None:
-                lag_ns = request.dispatched_ns - request.scheduled_ns
+                lag_ns = request.dispatched_ns - request.scheduled_ns - (request.waited_ns or 0)
                 self._send_lag_ns = max(self._send_lag_ns or 0, lag_ns)
             if request.send_gap_ns is not None:
                 self._send_gap_ns = max(self._send_gap_ns or 0, request.send_gap_ns)

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, cast
+from typing import Any
 
 import gevent
 import locust
@@ -21,14 +21,13 @@ from locust.env import Environment
 
 from loadgen import __version__, messages
 from loadgen.api_key import read_api_key
+from loadgen.datasets.at_hand import DatasetsAtHand
+from loadgen.datasets.errors import DatasetError
 from loadgen.errors import LoadgenError
 from loadgen.host import boot_id, ephemeral_ports, raised_descriptor_limit
 from loadgen.messages import Ack, Configure, Finish, Finished, Hello, Level, LevelDone, Problem, Ready, Window
-from loadgen.prompts.recipe import PromptRecipe
 from loadgen.record import OK, RequestRecord, WorkerHealth
 from loadgen.stats.progress import ProgressLog
-from loadgen.wire.exchange import Endpoint
-from loadgen.wire.request import BodyTemplate
 from loadgen.worker import generator
 from loadgen.worker.async_user import fire_events, loop_thread
 from loadgen.worker.generator import Generator
@@ -37,7 +36,10 @@ from loadgen.worker.ledger import Ledger
 from loadgen.worker.live import LiveCounts
 from loadgen.worker.memory import MemoryGuard
 from loadgen.worker.prompt_queue import PromptQueue
+from loadgen.worker.scheduled_user import ScheduledUser
 from loadgen.worker.streaming_user import StreamingUser
+from loadgen.workload.carried import carried
+from loadgen.workload.planned import Workload
 
 _WRITE_S = 0.25
 _REPORT_S = 1.0
@@ -56,15 +58,16 @@ class WorkerProcess:
         """Connects; raises LoadgenError when no controller answers."""
         locust.runners.WORKER_REPORT_INTERVAL = _REPORT_S
         locust.runners.MASTER_HEARTBEAT_TIMEOUT = _CONTROLLER_SILENT_S
-        self._environment = Environment(user_classes=[StreamingUser], events=locust.events)
+        self._environment = Environment(user_classes=[StreamingUser, ScheduledUser], events=locust.events)
         self._thread = loop_thread()
         self._live = LiveCounts()
         self._hub_probe = HubProbe()
         self._memory = MemoryGuard()
         self._ledger: Ledger | None = None
         self._generator: Generator | None = None
-        self._template: BodyTemplate | None = None
-        self._recipe: PromptRecipe | None = None
+        self._workload: Workload | None = None
+        # While a file is read, which may take minutes, the controller must hear of the worker.
+        self._datasets = DatasetsAtHand(lambda share: gevent.sleep(0))
         self._prompts: PromptQueue | None = None
         self._level_done: LevelDone | None = None
         """Said and not acknowledged yet."""
@@ -72,6 +75,7 @@ class WorkerProcess:
         """What the controller is told while it watches a level settle."""
         self._tokens_before = 0
         self._problem = False
+        self._dataset_changed = False
         self._finishing: gevent.Greenlet | None = None
         locust.events.report_to_master.add_listener(self._report)
         print(f"awaiting the controller at {master_host}:{master_port}", file=sys.stderr, flush=True)
@@ -105,6 +109,7 @@ class WorkerProcess:
             boot_id=boot_id(),
             descriptors=raised_descriptor_limit(),
             ephemeral_ports=ephemeral_ports(),
+            reads=None if (reads := self._thread.loop.reads) is None else reads.name,
         )
         self._say(messages.HELLO, hello)
         background = [
@@ -143,14 +148,13 @@ class WorkerProcess:
                 self._say(messages.READY, Ready(worker=plan.worker, problem=problem))
                 return
         ledger = self._ledger
-        self._recipe = PromptRecipe.from_dict(plan.recipe)
-        self._template = BodyTemplate(
-            model=plan.model,
-            endpoint=cast(Endpoint, plan.endpoint),
-            output_tokens=plan.output_tokens,
-            ignore_eos=plan.ignore_eos,
-            continuous_usage=plan.continuous_usage,
-        )
+        try:
+            self._workload = carried(self._datasets.localised(plan.workload))
+        except (DatasetError, OSError) as error:
+            remedy = f" {error.hint}" if isinstance(error, DatasetError) else ""
+            problem = f"it cannot use the dataset: {error}{remedy}".rstrip(".")
+            self._say(messages.READY, Ready(worker=plan.worker, problem=problem))
+            return
 
         async def make() -> Generator:
             return Generator(plan, api_key, ledger.table, self._hub_probe)
@@ -167,16 +171,15 @@ class WorkerProcess:
     def _on_level(self, environment: Any, msg: Any) -> None:
         level = Level.decode(msg.data)
         load = self._generator
-        assert load is not None and self._recipe is not None and self._template is not None
+        assert load is not None and self._workload is not None
         prompts = PromptQueue(
-            self._recipe,
-            self._template,
+            self._workload,
             level=level.level,
             worker=load.plan.worker,
             workers=load.plan.workers,
             depth=level.depth,
         )
-        while not prompts.fill():
+        while not self._fill(prompts):
             gevent.sleep(0)
         self._prompts = prompts
         self._progress = None
@@ -184,7 +187,7 @@ class WorkerProcess:
             self._progress = ProgressLog(now_ns=time.monotonic_ns(), clock_offset_ns=load.plan.clock_offset_ns)
             self._tokens_before = self._live.output_tokens(load)
         self._memory.begin_level()
-        self._thread.on_loop(load.begin_level, level.level, level.ramp_ns, prompts)
+        self._thread.on_loop(load.begin_level, level, prompts)
 
     def _on_window(self, environment: Any, msg: Any) -> None:
         window = Window.decode(msg.data)
@@ -270,7 +273,18 @@ class WorkerProcess:
     def _fill_forever(self) -> None:
         while True:
             prompts = self._prompts
-            gevent.sleep(0 if prompts is not None and not prompts.fill() else _IDLE_FILL_S)
+            gevent.sleep(0 if prompts is not None and not self._fill(prompts) else _IDLE_FILL_S)
+
+    def _fill(self, prompts: PromptQueue) -> bool:
+        """Builds prompts for a moment; True when there are enough, or can be no more, since a dataset was changed."""
+        if self._dataset_changed:
+            return True
+        try:
+            return prompts.fill()
+        except DatasetError as error:
+            self._dataset_changed = True
+            self._tell_problem(str(error).rstrip("."))
+            return True
 
     def _write(self) -> None:
         """Takes the finished records: to the spool, the live counts and Locust's own statistics."""
@@ -300,8 +314,10 @@ class WorkerProcess:
     def _give_up(self, error: OSError) -> None:
         """What cannot be kept must not be measured: the controller ends the run with what it has."""
         self._problem = True
+        self._tell_problem(f"its records cannot be written: {_words(error)}")
+
+    def _tell_problem(self, problem: str) -> None:
         load = self._generator
-        problem = f"its records cannot be written: {_words(error)}"
         self._say(messages.PROBLEM, Problem(worker=load.plan.worker if load else -1, problem=problem))
 
     def _tell_locust(self, request: RequestRecord, name: str) -> None:
@@ -327,6 +343,7 @@ class WorkerProcess:
                 self._thread.wait(self._generator.close(), timeout_s=2)
         if self._ledger is not None:
             self._ledger.close()
+        self._datasets.close()
         self._thread.stop()
 
 

@@ -1,4 +1,4 @@
-"""Bodies built ahead of need: the hub fills the queue, the event loop takes from it and is kept free of the building."""
+"""Requests built ahead of need: the hub fills the queue, the event loop takes from it and is kept free of the building."""
 
 from __future__ import annotations
 
@@ -6,26 +6,22 @@ import collections
 import itertools
 import time
 
-from loadgen.prompts.recipe import PromptRecipe
-from loadgen.wire.request import BodyTemplate
+from loadgen.workload.planned import PlannedRequest, Workload
 
 _SLICE_NS = 2_000_000
 
 
 class PromptQueue:
-    """Prompts w, w + W, w + 2 W, … of one level for worker w of W."""
+    """Requests w, w + W, w + 2 W, … of one level for worker w of W."""
 
-    def __init__(
-        self, recipe: PromptRecipe, template: BodyTemplate, *, level: int, worker: int, workers: int, depth: int
-    ) -> None:
-        self._recipe = recipe
-        self._template = template
+    def __init__(self, workload: Workload, *, level: int, worker: int, workers: int, depth: int) -> None:
+        self._workload = workload
         self._level = level
         self._numbers = itertools.count(worker, workers)
         self._depth = depth
-        self._ready: collections.deque[tuple[int, bytes]] = collections.deque()
+        self._ready: collections.deque[PlannedRequest] = collections.deque()
         self.built_late = 0
-        """Bodies that had to be built on the loop because the queue was empty."""
+        """Requests that had to be built on the loop because the queue was empty."""
 
     def fill(self) -> bool:
         """Builds for at most two milliseconds; True when the queue is full. In the hub only."""
@@ -36,14 +32,21 @@ class PromptQueue:
             self._ready.append(self._build())
         return True
 
-    def take(self) -> tuple[int, bytes]:
-        """(k, body) of the next prompt. On the loop only."""
+    def take(self) -> PlannedRequest:
+        """The next request. On the loop only."""
         try:
             return self._ready.popleft()
         except IndexError:
             self.built_late += 1
             return self._build()
 
-    def _build(self) -> tuple[int, bytes]:
+    def skip(self) -> int:
+        """Leaves out the next request; gives its number. On the loop only."""
+        try:
+            return self._ready.popleft().k
+        except IndexError:
+            return next(self._numbers)
+
+    def _build(self) -> PlannedRequest:
         k = next(self._numbers)  # atomic: hub and loop may both be building
-        return k, self._template.body(self._recipe.build(self._level, k))
+        return self._workload.build(self._level, k)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import time
 from typing import Any
 
@@ -30,6 +31,7 @@ class StreamingUser(AsyncUser):
         super().__init__(environment)
         self.number = next(_numbers)
         self._failures_in_a_row = 0
+        self._random = random.Random()
 
     async def on_start(self) -> None:
         """Opens a connection in the first half of the ramp and lets the first request wait for the second half.
@@ -37,6 +39,8 @@ class StreamingUser(AsyncUser):
         A closed loop that starts in step stays in step, and a burst of connects would make the loop late.
         """
         load = generator.current()
+        if load.think_time is not None:
+            self._random.seed(f"{load.think_time.seed}/{load.plan.worker}/{self.number}")
         half_s = load.ramp_ns / 2e9
         phase = (self.number * load.plan.workers + load.plan.worker) * _GOLDEN_RATIO % 1.0
         began = time.monotonic()
@@ -46,10 +50,13 @@ class StreamingUser(AsyncUser):
 
     @task
     async def request(self) -> None:
-        """One request; after failures in a row it waits 50 ms, 100 ms, … 1 s before the next."""
+        """One request, then the think time; after failures in a row at least 50 ms, 100 ms, … 1 s before the next."""
         if self.stopping:
             return
-        request = await generator.current().request(self.number)
+        load = generator.current()
+        request = await load.request(self.number)
+        if load.think_time is not None:
+            await self.sleep(load.think_time.next_s(self._random))
         if not record.is_failure(request.status):
             self._failures_in_a_row = 0
             return

@@ -91,7 +91,7 @@ def test_150_streams_at_once_are_150_connections() -> None:
     async def script(client: Client) -> list[RequestRecord]:
         return await ask_all(client, 150)
 
-    with ScriptedServer(Answer([(1000, C("a") + DONE)])) as server:
+    with ScriptedServer(Answer([(2500, C("a") + DONE)])) as server:
         records = measure(server.url, script)
     assert {r.status for r in records} == {record.OK}
     assert server.peak_in_flight == server.connections == 150

@@ -235,7 +235,7 @@ def test_a_cancelled_request_keeps_its_send_instant_and_its_connection_is_closed
     async def keep(client: Client) -> None:
         exchange = Exchange(level=0, index=0, user=0, worker=0, endpoint="chat", dispatched_ns=time.monotonic_ns())
         try:
-            await client.send(BODY.body("x"), exchange, "r")
+            await client.send(BODY.body("x", 8), exchange, "r")
         finally:
             seen.append(decode(exchange))
 
@@ -276,7 +276,7 @@ def test_a_kept_alive_tls_connection_that_was_closed_is_replaced_without_a_failu
 def test_a_body_of_megabytes_is_sent_whole_over_tls() -> None:
     async def script(client: Client) -> list[RequestRecord]:
         exchange = Exchange(level=0, index=0, user=0, worker=0, endpoint="chat", dispatched_ns=time.monotonic_ns())
-        await client.send(BODY.body("x" * 8_000_000), exchange, "r")
+        await client.send(BODY.body("x" * 8_000_000, 8), exchange, "r")
         return [decode(exchange)]
 
     with ScriptedServer(NORMAL(3, 5, 5), tls=server_context()) as server:

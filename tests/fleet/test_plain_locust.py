@@ -21,7 +21,7 @@ from loadgen.wire.exchange import Exchange
 from loadgen.wire.request import BodyTemplate
 from loadgen.worker.async_user import AsyncUser
 
-template = BodyTemplate(model="sim", endpoint="chat", output_tokens=10, ignore_eos=True, continuous_usage=True)
+template = BodyTemplate(model="sim", endpoint="chat", ignore_eos=True, continuous_usage=True)
 
 
 class Chat(AsyncUser):
@@ -38,7 +38,7 @@ class Chat(AsyncUser):
         exchange = Exchange(
             level=0, index=0, user=0, worker=0, endpoint="chat", dispatched_ns=time.monotonic_ns()
         )
-        await self.client.send(template.body("the quick brown fox"), exchange, "r")
+        await self.client.send(template.body("the quick brown fox", 10), exchange, "r")
         request = decode(exchange)
         assert request.kernel_stamps
         self.emit(

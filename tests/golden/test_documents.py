@@ -20,10 +20,11 @@ from loadgen.cli.options import scenario_from
 from loadgen.cli.reference import ROOT
 from loadgen.record import LevelPlan, RequestRecord
 from loadgen.stats.answers import answers, verdict
+from loadgen.stats.classes import CLASS_LATENCIES, RequestKind
 from loadgen.stats.latencies import LATENCIES
 from loadgen.stats.level import level_object
 from loadgen.stats.validity import RULES
-from loadgen.virtual import closed_loop
+from loadgen.virtual import closed_loop, open_loop
 from server.simulator.settings import SimulatorSettings
 from tests.level_records import health
 
@@ -163,6 +164,7 @@ def documented(heading: str) -> set[str]:
 
 OPEN = {  # objects whose keys are data, and how the document names a key
     "requests": "STATUS",
+    "classes[].requests": "STATUS",
     "finish_reasons": "REASON",
     "output_tokens_source": "SOURCE",
     "server": "SETTING",
@@ -195,7 +197,18 @@ def real_level() -> dict[str, Any]:
     records[3:6] = [_failed(one) for one in records[3:6]]
     plan = LevelPlan(0, 4, *window, server={"max_num_seqs": 16}, lost_workers=1, workers=2)
     audit = AuditTrail(np.empty(0, SEGMENT), {})
-    return level_object(plan, records, [health()], slo={"ttft_p95": 500.0, "error_rate": 0.01}, audit=audit)
+    slo = {"ttft_p95": 500.0, "error_rate": 0.01}
+    kinds = [RequestKind("chat", 0.8, 0), RequestKind("rag", 0.2, 64)]
+    return level_object(plan, records, [health()], slo=slo, audit=audit, kinds=kinds)
+
+
+def open_level() -> dict[str, Any]:
+    """The same of an open loop, which has figures of its own."""
+    records = open_loop(
+        SimulatorSettings(), offsets_s=[0.1, 0.2], input_tokens=64, output_tokens=16, duration_ns=1_500_000_000
+    )
+    plan = LevelPlan(0, None, 1_000_000_000, 2_000_000_000, request_rate=10.0)
+    return level_object(plan, records, [health(dropped=0)])
 
 
 def _failed(one: RequestRecord) -> RequestRecord:
@@ -205,7 +218,8 @@ def _failed(one: RequestRecord) -> RequestRecord:
 def for_every_latency(name: str) -> list[str]:
     """`p50_M_ms` as one name for each latency; any other name as it is."""
     before, m, after = name.partition("_M")
-    return [f"{before}_{latency}{after}" for latency in LATENCIES] if m and after in ("", "_ms") else [name]
+    latencies = CLASS_LATENCIES if name.startswith("classes[].") else LATENCIES
+    return [f"{before}_{latency}{after}" for latency in latencies] if m and after in ("", "_ms") else [name]
 
 
 def test_every_field_of_a_level_object_is_documented_and_no_other() -> None:
@@ -213,7 +227,8 @@ def test_every_field_of_a_level_object_is_documented_and_no_other() -> None:
     assert level["reasons"] and level["warnings"] and level["error_reasons"] and level["requests"]["ok"]
     written = {name for name in documented("field") if not name.startswith(("answers.", "verdict."))}
     expanded = {one for name in written for one in for_every_latency(name)}
-    assert expanded == {re.sub(r"(steady_state\.figures)\.[a-z_]+", r"\1.FIGURE", name) for name in fields(level)}
+    of_both = fields(level) | fields(open_level())
+    assert expanded == {re.sub(r"(steady_state\.figures)\.[a-z_]+", r"\1.FIGURE", name) for name in of_both}
 
 
 def test_every_field_has_the_unit_of_its_name_and_a_meaning() -> None:

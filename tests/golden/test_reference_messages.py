@@ -28,10 +28,12 @@ hint: Did you mean load.concurrency?
 error: mine.yaml:3, mine.yaml:4: Both target.server and target.base_url are given: a run starts a server or uses one \
 that is there.
 hint: Keep one: target.server for a server that the run starts, target.base_url for one that is there.
-error: --isl: workload.input_tokens is "many". It must be a whole number.
-hint: Write for example --isl 512. Prompt tokens of each request, as the server counts them, chat template included.
+error: --isl: workload.input_tokens is "many". It must be a whole number, or a distribution such as {distribution: \
+lognormal, mean: 512, stddev: 128, min: 16, max: 4096}.
+hint: Write for example --isl 512. Prompt tokens of each request, as the server counts them, chat template included: a \
+number, or a distribution.
 error: mine.yaml:8: load.duration is "0s". It must be longer than zero.
-hint: Length of the measuring window of a level; null is as long as 200 requests and 3 × the P95 of E2E latency take, at least 15s.
+hint: Length of the measuring window of a level; null is as long as 200 requests and 3 × the P95 of E2E latency take, at least 15s, and with stages or rate_file as long as those.
 error: mine.yaml:9: slo.ttft_p95 is 500. A limit needs its unit, since tools disagree about it: write 500ms or 0.5s.
 hint: Highest P95 of the time to first token.
 """

@@ -30,16 +30,16 @@ def test_prompts_made_by_asking_vllm_have_the_length_that_vllm_counts(
     vllm: Vllm, endpoint: Endpoint, input_tokens: int
 ) -> None:
     counter = ServerCounter(vllm.base_url, model=MODEL)
-    recipe = make_recipe(counter, endpoint=endpoint, input_tokens=input_tokens, seed=4711)
-    assert {prompt_tokens(vllm, endpoint, recipe.build(level=0, k=k)) for k in range(3)} == {input_tokens}
+    recipe = make_recipe(counter, endpoint=endpoint, seed=4711)
+    assert {prompt_tokens(vllm, endpoint, recipe.build(0, k, input_tokens)) for k in range(3)} == {input_tokens}
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
 def test_prompts_made_with_the_models_tokenizer_have_the_length_that_vllm_counts(
     vllm: Vllm, environment: Environment, endpoint: Endpoint
 ) -> None:
-    recipe = make_recipe(LocalCounter(environment.model_dir), endpoint=endpoint, input_tokens=200, seed=4711)
-    assert {prompt_tokens(vllm, endpoint, recipe.build(level=0, k=k)) for k in range(3)} == {200}
+    recipe = make_recipe(LocalCounter(environment.model_dir), endpoint=endpoint, seed=4711)
+    assert {prompt_tokens(vllm, endpoint, recipe.build(0, k, 200)) for k in range(3)} == {200}
 
 
 def test_the_models_tokenizer_and_vllm_count_alike(vllm: Vllm, environment: Environment) -> None:

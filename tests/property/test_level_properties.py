@@ -70,16 +70,8 @@ def token_gaps(r: RequestRecord) -> Weighted:
     """(g / k, k) of one request, for gaps that end in the window."""
     if r.output_tokens is None and r.event_tokens is None:
         return []
-    events = [
-        (int(at), k, bool(merged))
-        for at, k, merged in zip(r.arrivals_ns, event_tokens(r), r.coalesced, strict=True)
-        if k > 0
-    ]
-    return [
-        (Fraction(at - before) / k, k)
-        for (before, _, _), (at, k, merged) in pairwise(events)
-        if inside(at) and not merged
-    ]
+    events = [(int(at), k) for at, k in zip(r.arrivals_ns, event_tokens(r), strict=True) if k > 0]
+    return [(Fraction(at - before) / k, k) for (before, _), (at, k) in pairwise(events) if inside(at) and at > before]
 
 
 def tpot(r: RequestRecord) -> Fraction | None:

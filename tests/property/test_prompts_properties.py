@@ -24,24 +24,25 @@ def counter() -> LocalCounter:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    input_tokens=st.integers(32, 3_000),
+    input_tokens=st.integers(40, 3_000),
     endpoint=st.sampled_from(["chat", "completions"]),
     level=levels,
     k=numbers,
     seed=seeds,
-    run=st.integers(0, 2**20 - 1),
+    prompt_set=st.integers(0, 2**20 - 1),
+    prefix_tokens=st.integers(0, 12),
 )
-def test_any_prompt_of_any_length_is_exact(counter, input_tokens, endpoint, level, k, seed, run):
-    recipe = make_recipe(counter, endpoint=endpoint, input_tokens=input_tokens, seed=seed, run=run)
-    text = recipe.build(level, k)
+def test_any_prompt_of_any_length_is_exact(counter, input_tokens, endpoint, level, k, seed, prompt_set, prefix_tokens):
+    recipe = make_recipe(counter, endpoint=endpoint, seed=seed, prompt_set=prompt_set)
+    text = recipe.build(level, k, input_tokens, recipe.prefix(k, prefix_tokens) if prefix_tokens else None)
     counted = counter.count_chat(text) if endpoint == "chat" else counter.count_text(text)
     assert counted == input_tokens
 
 
 @given(size=st.integers(64, len(PAIRS)), seed=seeds, one=st.tuples(levels, numbers), other=st.tuples(levels, numbers))
 def test_two_prompts_have_the_same_tag_only_if_they_are_the_same_prompt(size, seed, one, other):
-    recipe = PromptRecipe(PAIRS[:size], overhead_tokens=3, input_tokens=20, endpoint="chat", seed=seed)
-    first, second = (recipe.build(*prompt).split()[: 1 + recipe.tag_words] for prompt in (one, other))
+    recipe = PromptRecipe(PAIRS[:size], overhead_tokens=3, endpoint="chat", seed=seed)
+    first, second = (recipe.build(*prompt, 20).split()[: 1 + recipe.tag_words] for prompt in (one, other))
     assert (first == second) == (one == other)
 
 
@@ -68,5 +69,5 @@ def unshifted(number: int, by: int) -> int:
 
 @given(size=st.integers(64, len(PAIRS)))
 def test_the_tag_is_just_long_enough_to_spell_64_bits(size):
-    recipe = PromptRecipe(PAIRS[:size], overhead_tokens=3, input_tokens=20, endpoint="chat", seed=0)
+    recipe = PromptRecipe(PAIRS[:size], overhead_tokens=3, endpoint="chat", seed=0)
     assert size ** (recipe.tag_words - 1) < 2**64 <= size**recipe.tag_words

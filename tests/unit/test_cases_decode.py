@@ -93,10 +93,10 @@ def figures(record: RequestRecord) -> Figures:
 
 
 def itl_samples(record: RequestRecord) -> list[float]:
-    """A gap of g ms that brings k tokens is k samples of g/k; a gap that ends in a coalesced event is none."""
+    """A gap of g ms that brings k tokens is k samples of g/k; a gap of 0 between events that were read together is none."""
     assert record.event_tokens is not None
-    gaps = zip(figures(record).gaps, record.event_tokens[1:], record.coalesced[1:], strict=True)
-    return [gap / k for gap, k, coalesced in gaps if not coalesced for _ in range(k)]
+    gaps = zip(figures(record).gaps, record.event_tokens[1:], strict=True)
+    return [gap / k for gap, k in gaps if gap > 0 for _ in range(k)]
 
 
 def nearest_rank(values: list[float], share: float) -> float:

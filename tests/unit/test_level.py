@@ -91,12 +91,12 @@ def test_tokens_that_came_in_one_arrival_have_no_infinite_speed() -> None:
     assert level["max_chunk_gap_ms"] == 0.0
 
 
-def test_gap_that_ends_in_a_coalesced_event_stays_out_of_itl() -> None:
+def test_a_stall_that_ends_in_a_burst_is_in_itl_and_the_gaps_of_zero_are_not() -> None:
     level = level_object(
         plan(), [request(0, [100, 110, 140, 140, 150], coalesced=[False, False, True, True, False])], []
     )
-    assert (level["n_itl"], level["max_itl_ms"]) == (2, 10.0)
-    assert level["n_chunk_gap"] == 4
+    assert (level["n_itl"], level["max_itl_ms"]) == (3, 30.0)
+    assert (level["n_chunk_gap"], level["coalesced_gaps"]) == (4, 1)
 
 
 def test_latency_belongs_to_the_window_of_the_send_and_tokens_to_that_of_their_arrival() -> None:

@@ -140,6 +140,7 @@ def test_level_without_a_figure_has_no_sample_of_it() -> None:
         "loadgen_level_output_tokens_per_second",
         "loadgen_level_input_tokens_per_second",
         "loadgen_level_requests_per_second",
+        "loadgen_level_sent_requests_per_second",
         "loadgen_level_achieved_concurrency",
         "loadgen_level_window_seconds",
         "loadgen_level_requests",

@@ -102,10 +102,10 @@ def test_what_a_killed_worker_had_under_way_is_censored_unless_its_spool_has_it(
     spool(folder, 0, request(0, 1, 11, 13)).close()
     table = OpenTable(folder.open_table(0))
     for index in (1, 2):
-        table.begin(0, index, (11 + index) * S)
+        table.begin(0, index, (11 + index) * S, kind=index)
     table.close()
     first = next(RunReader(folder).all())
-    assert {(r.index, r.status) for r in first.records} == {(1, OK), (2, CENSORED)}
+    assert {(r.index, r.status, r.kind) for r in first.records} == {(1, OK, 0), (2, CENSORED, 2)}
 
 
 def test_a_level_whose_controller_was_killed_ends_with_the_last_that_is_known(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_the_table_of_open_requests_grows_and_gives_back_its_slots(tmp_path: Pat
     assert len(set(slots)) == 5000
     for slot in slots[:4990]:
         table.end(slot)
-    assert {index for _, index, _ in read_open(tmp_path / "worker-0.open")} == set(range(4990, 5000))
+    assert {index for _, _, index, _ in read_open(tmp_path / "worker-0.open")} == set(range(4990, 5000))
     assert table.begin(1, 0, 0) in slots[:4990] or table.begin(1, 1, 0) >= 5000
     table.close()
 

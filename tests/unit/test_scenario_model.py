@@ -59,7 +59,7 @@ def test_the_schema_for_editors_takes_what_the_scenario_takes() -> None:
     schema = Scenario.model_json_schema()
     load = schema["$defs"]["Load"]["properties"]
     assert {kind["type"] for kind in load["ramp"]["anyOf"]} == {"number", "string"}
-    assert {kind["type"] for kind in load["concurrency"]["anyOf"]} == {"integer", "array"}
+    assert {kind["type"] for kind in load["concurrency"]["anyOf"]} == {"integer", "array", "null"}
 
 
 def test_objectives_have_metric_percentile_and_limit() -> None:

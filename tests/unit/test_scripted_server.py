@@ -13,6 +13,9 @@ import pytest
 from tests.scripted_server import Answer, ScriptedServer, refusal
 from tests.sse_events import DONE, NORMAL, ROLE, C
 
+# Its asserts compare instants: it runs alone, since another test on the same cores would bend them.
+pytestmark = pytest.mark.alone
+
 
 @contextlib.contextmanager
 def post(server: ScriptedServer) -> Iterator[http.client.HTTPResponse]:

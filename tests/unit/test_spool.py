@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from loadgen.record import RequestRecord, WorkerHealth
-from loadgen.spool import MAGIC, SpoolReader, SpoolWriter, encode_health, encode_records, read_records
+from loadgen.spool import MAGIC, SpoolReader, SpoolWriter, decode_block, encode_health, encode_records, read_records
 
 START_NS = 10**15
 
@@ -143,3 +145,16 @@ def test_two_writers_of_one_file_are_refused(tmp_path: Path) -> None:
     SpoolWriter(tmp_path / "s").close()
     with pytest.raises(FileExistsError):
         SpoolWriter(tmp_path / "s")
+
+
+def test_the_class_of_a_request_is_kept_and_a_block_from_before_there_were_classes_has_the_first() -> None:
+    payload = encode_records([request(0, kind=2), request(1)])
+    kept = decode_block(payload)
+    assert isinstance(kept, list) and [one.kind for one in kept] == [2, 0]
+    raw = zlib.decompress(payload)
+    size = int.from_bytes(raw[:4], "little")
+    header = orjson.loads(raw[4 : 4 + size])
+    del header["columns"]["kind"]
+    older = orjson.dumps(header)
+    read = decode_block(zlib.compress(len(older).to_bytes(4, "little") + older + raw[4 + size :]))
+    assert isinstance(read, list) and [one.kind for one in read] == [0, 0]

@@ -12,6 +12,8 @@ def level(
     return {
         "level": concurrency,
         "concurrency": concurrency,
+        "request_rate": None,
+        "open_loop": None,
         "server": server,
         "valid": valid,
         "output_throughput": tokens,

@@ -16,6 +16,8 @@ def level(number: int, concurrency: int, tok_s: float, ttft_ms: float = 100.0, *
     base = {
         "level": number,
         "concurrency": concurrency,
+        "request_rate": None,
+        "open_loop": None,
         "server": {},
         "valid": True,
         "slo": met,

@@ -126,7 +126,7 @@ def test_a_kernel_that_forbids_rings_is_read_by_epoll(monkeypatch: pytest.Monkey
 
 def test_a_ring_that_cannot_go_on_receiving_is_not_used(monkeypatch: pytest.MonkeyPatch, ring: Ring) -> None:
     monkeypatch.setattr(Ring, "receive", lambda self, descriptor, token: None)  # as if each receive failed at once
-    monkeypatch.setattr(uring_reads, "_PROBE_S", 0.01)
+    monkeypatch.setattr(uring_reads, "_PROBE_MS", 10)
     loop = asyncio.new_event_loop()
     with pytest.raises(OSError):
         UringReads(loop)

@@ -19,3 +19,9 @@ def test_lag_gap_and_coalescing_are_those_of_the_requests_since_they_were_last_t
 
     sends.add([normal(4, 50, 10, sent_ms=300)])  # of a closed loop
     assert sends.take() == {"send_lag_ns": None, "send_gap_ns": None, "coalesced_share": 0.0}
+
+
+def test_a_wait_for_a_place_in_flight_is_no_lag_of_the_worker() -> None:
+    sends = LiveSends()
+    sends.add([normal(4, 50, 10, sent_ms=600, scheduled_ms=97, waited_ns=500_000_000)])
+    assert sends.take()["send_lag_ns"] == 3_000_000

@@ -1,0 +1,45 @@
+"""Where a sweep is, for the display: which level, which phase, how long it will take; computes no figure."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from loadgen.scenario.model import Level
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a sweep is, for the display."""
+
+    levels: int
+    named_keys: tuple[str, ...] = ()
+    """Settings of the server that a level is named by."""
+    level: Level | None = None
+    phase: str = "starting"
+    phase_began: float = 0.0
+    phase_s: float | None = None
+    """How long the phase lasts, where that is known."""
+    remaining_s: float = 0.0
+    """Warm-ups and windows still to come after this phase."""
+
+    def enter(self, phase: str, phase_s: float | None = None) -> None:
+        self.phase, self.phase_s, self.phase_began = phase, phase_s, time.monotonic()
+        if phase_s is not None:
+            self.remaining_s = max(0.0, self.remaining_s - phase_s)
+
+    def elapsed_s(self) -> float:
+        """Seconds in this phase so far."""
+        return time.monotonic() - self.phase_began
+
+    def named(self, level: Level) -> dict[str, Any]:
+        """The settings of the server that a level is named by."""
+        return {key: level.server[key] for key in self.named_keys}
+
+    def left_s(self) -> float:
+        """Estimated seconds until the sweep ends; drains are not foreseen."""
+        here = 0.0
+        if self.phase_s is not None:
+            here = max(0.0, self.phase_s - self.elapsed_s())
+        return here + self.remaining_s
