@@ -19,6 +19,7 @@ from loadgen.arrivals.schedule import Schedule
 from loadgen.run_folder import RunFolder, RunReader
 from loadgen.spool import read_records
 from server.simulator.tokenizer import folder as tokenizer_folder
+from tests.busy_machine import OF_A_BUSY_MACHINE
 from tests.scripted_server import Answer, ScriptedServer, Write
 from tests.simulator_process import running_simulator
 from tests.sse_events import DONE, FIN, ROLE, C, U
@@ -26,8 +27,6 @@ from tests.sse_events import DONE, FIN, ROLE, C, U
 INPUT_TOKENS = 40
 QUICK = ["--metrics-port", "off", "--input-tokens", str(INPUT_TOKENS)]
 FAST_SERVER = ["--prefill-time-per-token-ms", "0.01"]
-OF_A_BUSY_MACHINE = {"client_late", "client_cpu", "sends_late", "worker_stalled"}
-"""Rules that may fire where something else runs beside the test."""
 
 
 def answer(tokens: int, first_ms: float, gap_ms: float) -> Answer:

