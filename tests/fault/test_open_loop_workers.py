@@ -7,7 +7,13 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
+from tests.busy_machine import sound
 from tests.fault.test_workers import assert_nothing_lost_or_double, running
+
+# Each is a fleet of its own that is measured: two at once would spoil each other's levels.
+pytestmark = pytest.mark.alone
 
 
 def rules(level: dict[str, object]) -> set[str]:
@@ -20,12 +26,12 @@ def test_a_dead_worker_marks_its_level_and_the_others_send_the_whole_next_schedu
         run.await_window()
         os.kill(run.workers()[0], signal.SIGKILL)
         code, stderr = run.end(90)
-    assert code == 0, stderr
     first, second = run.levels()
+    assert code == (0 if second["valid"] else 3), stderr
     assert {"worker_lost", "rate_not_reached"} <= rules(first), first["reasons"]
     # What the dead worker did not send was offered all the same.
     assert first["open_loop"]["offered"] == 30 and first["sent_request_rate"] < 5
-    assert second["valid"] and second["workers"] == 1, second["reasons"]
+    assert sound(second) and second["workers"] == 1, second["reasons"]
     assert second["open_loop"]["offered"] == 35
     assert second["sent_request_rate"] == second["offered_request_rate"] == 7
     assert_nothing_lost_or_double(run)

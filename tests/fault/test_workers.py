@@ -24,7 +24,11 @@ from typing import Any
 import pytest
 
 from loadgen.run_folder import RunFolder, RunReader
+from tests.busy_machine import sound
 from tests.simulator_process import running_simulator
+
+# Each is a fleet of its own that is measured: two at once would spoil each other's levels.
+pytestmark = pytest.mark.alone
 
 LOADGEN = [sys.executable, "-m", "loadgen"]
 # Long answers, so that some are always under way when the fault comes.
@@ -126,9 +130,9 @@ def test_a_killed_worker_makes_its_level_invalid_and_the_next_one_is_measured_wi
     first, second = run.levels()
     assert not first["valid"] and "worker_lost" in rules(first)
     assert (first["workers"], first["lost_workers"]) == (2, 1)
-    assert second["valid"], second["reasons"]
+    assert sound(second), second["reasons"]
     assert (second["workers"], second["lost_workers"]) == (1, 0)
-    assert exit_code == 0
+    assert exit_code == (0 if second["valid"] else 3)
     assert_nothing_lost_or_double(run)
 
 
@@ -146,7 +150,7 @@ def test_a_frozen_worker_is_marked_and_counts_again_after_its_return(tmp_path: P
     first, second = run.levels()
     assert not first["valid"] and "worker_lost" in rules(first)
     assert (second["workers"], second["lost_workers"]) == (2, 0)
-    assert second["valid"], second["reasons"]
+    assert sound(second), second["reasons"]
     assert_nothing_lost_or_double(run)
 
 
@@ -179,9 +183,9 @@ def test_a_killed_controller_takes_its_workers_along_and_recover_rebuilds_the_ru
         run.process.stderr.close()
     assert not (run.folder / "summary.json").exists()
     recovered = subprocess.run([*LOADGEN, "recover", str(run.folder)], capture_output=True, text=True, timeout=60)
-    assert recovered.returncode == 0, recovered.stderr
     whole, cut = run.levels()
-    assert whole["valid"] and whole["requests"]["ok"] > 0
+    assert sound(whole) and whole["requests"]["ok"] > 0
+    assert recovered.returncode == (0 if whole["valid"] else 3), recovered.stderr
     assert not cut["valid"] and "interrupted" in rules(cut)
     assert cut["requests"]["ok"] >= 0 and cut["window_s"] < 3
     assert_nothing_lost_or_double(run)
@@ -201,11 +205,13 @@ def test_a_full_disk_ends_the_run_with_what_was_measured(tmp_path: Path) -> None
 
 def test_a_torn_spool_costs_its_last_block_and_says_so(tmp_path: Path) -> None:
     with running(tmp_path, "--workers", "1", "--concurrency", "8", "--duration", "3s") as run:
-        assert run.end()[0] == 0
+        exit_code, stderr = run.end()
+    (level,) = run.levels()
+    assert sound(level), stderr
     spool = run.folder / "records" / "worker-0.spool"
     os.truncate(spool, spool.stat().st_size - 7)
     again = subprocess.run([*LOADGEN, "report", str(run.folder)], capture_output=True, text=True, timeout=60)
-    assert again.returncode == 0, again.stderr
+    assert again.returncode == exit_code, again.stderr
     assert re.search(r"\d+ bytes of records/worker-0\.spool are torn or damaged", again.stdout)
     (level,) = run.levels()
     assert level["requests"]["ok"] > 0
@@ -240,13 +246,13 @@ def test_a_remote_worker_ships_its_spool_and_a_late_one_is_sent_away(tmp_path: P
         assert remote.stderr is not None
         said = remote.stderr.read()
         remote.stderr.close()
-    assert exit_code == 0, stderr
     own = Path(re.search(r"spool: (.*)", said)[1])  # type: ignore[index]
     shipped = [path for path in (run.folder / "records").glob("*.spool") if path.read_bytes() == own.read_bytes()]
     assert len(shipped) == 1
     first, second = run.levels()
     assert "worker_late" in rules(first), first["reasons"]
-    assert second["valid"], second["reasons"]
+    assert sound(second), second["reasons"]
+    assert exit_code == (0 if second["valid"] else 3), stderr
     assert (second["workers"], second["achieved_concurrency"]) == (2, pytest.approx(5, rel=0.1))
     assert late.returncode == 0
     assert_nothing_lost_or_double(run)
