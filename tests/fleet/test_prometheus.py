@@ -124,7 +124,7 @@ def ended_at_last(process: subprocess.Popen[str]) -> Iterator[None]:
 )
 def test_prometheus_stores_what_the_run_measured(tmp_path: Path) -> None:
     port, out = free_port(), tmp_path / "out"
-    exact_ttft, exact_throughput, live_throughput, live_ttft = blocks_of_the_page("promql")
+    exact_ttft, exact_throughput, live_throughput, live_ttft, _by_rate = blocks_of_the_page("promql")
     with prometheus(tmp_path, port) as stored:
         run = start_run(out, port, "--concurrency", "1,2,4", "--warmup", "2s", "--duration", "5s")
         with ended_at_last(run):
