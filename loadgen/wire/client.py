@@ -217,21 +217,15 @@ class Client:
                 forget_frames(incomplete)
 
     async def _watch_limits(self) -> None:
-        failed_before: set[Exchange] = set()
         while True:
             await asyncio.sleep(_WATCH_S)
             now_ns = time.monotonic_ns()
             # If the loop was late, what has arrived meanwhile may still lie unread, or read by a task that waits its turn.
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
-            failed = {exchange for exchange in self.open if exchange.failure is not None}
             for exchange, task in list(self.open.items()):
-                if exchange in failed:
-                    # Its task knows by now, unless aiohttp has nobody told who waits.
-                    if exchange in failed_before:
-                        task.cancel()
-                    continue
-                exchange.failure = self._limits.exceeded(exchange, now_ns)
-                if exchange.failure is not None:
+                exceeded = self._limits.exceeded(exchange, now_ns)
+                if exceeded is not None and not task.cancelling():
+                    # A failure that was seen before says more, but does not always end the request.
+                    exchange.failure = exchange.failure or exceeded
                     task.cancel()
-            failed_before = failed

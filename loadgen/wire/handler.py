@@ -91,8 +91,10 @@ class StampingHandler(ResponseHandler):
                 super().data_received(data)
         elif body is None:
             arrival_ns = self._note_read(exchange)
+            begins = self._stream is None
             self._parse(data, exchange, arrival_ns)
-            self._follow_chunks(data)
+            if begins:
+                self._follow_chunks(data)
         elif (payload := body.whole(data)) is not None:
             exchange.add(payload, self._wire.arrival_ns)
         else:
@@ -164,8 +166,9 @@ class StampingHandler(ResponseHandler):
 
     def eof_received(self) -> None:
         super().eof_received()
-        if self._is_sending():
-            self.abort()
+        if self._is_sending() and self.transport is not None:
+            # The answer is whole as it is, and the rest of the request need not be waited for.
+            self.transport.abort()
 
     def close(self) -> None:
         # A transport that is closed sends first what is left. Nobody waits for the answer to it any more, and a server
@@ -173,17 +176,18 @@ class StampingHandler(ResponseHandler):
         if self._is_sending():
             self.abort()
             return
-        self._note_wire()
+        self._give_up()
         super().close()
 
     def _is_sending(self) -> bool:
         return self.transport is not None and self._wire.get_write_buffer_size() > 0
 
     def abort(self) -> None:
-        self._note_wire()
+        self._give_up()
         super().abort()
 
-    def _note_wire(self) -> None:
+    def _give_up(self) -> None:
+        self._buffer.clear()  # a head that nobody will read: its body holds its handler
         # TLS sends its farewell when it is closed, and that is not the request.
         if self._exchange is not None and self._exchange.wire is self._wire:
             self._exchange.note_wire()

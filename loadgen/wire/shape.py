@@ -19,11 +19,15 @@ from loadgen.wire.tokens import NOTHING, finish_reason, generated, is_error
 
 _TEXT_CHANNELS = ("content", "reasoning", "reasoning_content")
 _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
-# A JSON string of at least one character. Bytes beyond ASCII and escaped surrogates may be broken: those are parsed.
-_TEXT = rb"""(?:[^"\\\x00-\x1f\x7f-\xff]|\\["\\/bfnrt]|\\u(?![dD][89a-fA-F])[0-9a-fA-F]{4})+"""
+# A JSON string of at least one character. Bytes beyond ASCII and escaped surrogates may be broken: those are parsed. So is
+# a text that is much longer than a token: the engine keeps some 100 bytes for each character that it may go back to.
+_TEXT = rb"""(?:[^"\\\x00-\x1f\x7f-\xff]|\\["\\/bfnrt]|\\u(?![dD][89a-fA-F])[0-9a-fA-F]{4}){1,4096}"""
 _ID = rb"""[^"\\\x00-\x1f\x7f-\xff]*"""
 _COUNT = rb"(?:0|[1-9][0-9]{0,8})"
 _INSTANT = rb"(?:0|[1-9][0-9]{0,17})"
+# Longer events are few, or differ in more than their text; and looking for holes costs a parse for each place.
+_LONGEST_BYTES = 8192
+_MOST_PLACES = 64
 _PLAIN_TEXT = re.compile(rb"""[^"\\\x00-\x1f\x7f-\xff]+""")
 
 
@@ -100,7 +104,7 @@ class Shape:
 def shape_of(data: bytes, event: dict[str, Any]) -> Shape | None:
     """The shape of a parsed event, or None when events like it must be parsed one by one."""
     found = _text_of(event)
-    if found is None:
+    if found is None or len(data) > _LONGEST_BYTES:
         return None
     holder, channel = found
     usage = event.get("usage")
@@ -163,7 +167,7 @@ def _find(data: bytes, event: dict[str, Any], owner: dict[str, Any], key: str, p
         other = value + 1
     try:
         owner[key] = other
-        for place in places:
+        for place in itertools.islice(places, _MOST_PLACES):
             changed = data[: place.start()] + str(other).encode() + data[place.end() :]
             try:
                 if orjson.loads(changed) == event:
