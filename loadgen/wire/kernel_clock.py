@@ -49,7 +49,7 @@ class KernelClock:
         """The monotonic instant of a kernel stamp, always within [not_before_ns, now_ns]; `now_ns` when the stamp lies
         outside by more than `SLACK_NS`, so that it cannot be believed."""
         if now_ns >= self.fresh_until_ns:
-            self._measure()
+            self.offset_ns = wall_offset_ns(self._monotonic_ns, self._wall_ns)
             self.fresh_until_ns = now_ns + self.REFRESH_NS
         arrival_ns = stamp_ns - self.offset_ns
         if not_before_ns <= arrival_ns <= now_ns:
@@ -62,16 +62,20 @@ class KernelClock:
         self.refused += 1
         return now_ns
 
-    def _measure(self) -> None:
-        best = None
-        for _ in range(5):
-            before = self._monotonic_ns()
-            wall = self._wall_ns()
-            after = self._monotonic_ns()
-            if best is None or after - before < best[0]:
-                best = (after - before, wall - (before + after) // 2)
-        assert best is not None
-        self.offset_ns = best[1]
+
+def wall_offset_ns(
+    monotonic_ns: Callable[[], int] = time.monotonic_ns, wall_ns: Callable[[], int] = time.time_ns
+) -> int:
+    """Wall clock − monotonic clock, from the closest of five pairs of readings."""
+    best: tuple[int, int] | None = None
+    for _ in range(5):
+        before = monotonic_ns()
+        wall = wall_ns()
+        after = monotonic_ns()
+        if best is None or after - before < best[0]:
+            best = (after - before, wall - (before + after) // 2)
+    assert best is not None
+    return best[1]
 
 
 def enable_kernel_stamps() -> socket.socket:

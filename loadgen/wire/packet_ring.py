@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.audit_trail import SEGMENT, Segments
+from loadgen.wire.kernel_clock import wall_offset_ns
 
 SOL_PACKET = 263
 _PACKET_RX_RING, _PACKET_STATISTICS, _PACKET_VERSION = 5, 6, 10
@@ -112,13 +113,13 @@ class StampConverter:
     ) -> None:
         self._monotonic_ns = monotonic_ns
         self._wall_ns = wall_ns
-        self._offset_ns = self._measure()
+        self._offset_ns = wall_offset_ns(monotonic_ns, wall_ns)
         self._since_ns = monotonic_ns()
         self.refused = 0
 
     def to_monotonic(self, stamps_ns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """(instants, whether each can be believed); shape as `stamps_ns`, wall-clock nanoseconds since the last call."""
-        before_ns, self._offset_ns = self._offset_ns, self._measure()
+        before_ns, self._offset_ns = self._offset_ns, wall_offset_ns(self._monotonic_ns, self._wall_ns)
         now_ns = self._monotonic_ns()
         least_ns, most_ns = self._since_ns - _PLAUSIBLE_NS, now_ns + _PLAUSIBLE_NS
         self._since_ns = now_ns
@@ -129,17 +130,6 @@ class StampConverter:
             good = (instants >= least_ns) & (instants <= most_ns)
             self.refused += int(np.count_nonzero(~good))
         return instants, good
-
-    def _measure(self) -> int:
-        best: tuple[int, int] | None = None
-        for _ in range(5):
-            before = self._monotonic_ns()
-            wall = self._wall_ns()
-            after = self._monotonic_ns()
-            if best is None or after - before < best[0]:
-                best = (after - before, wall - (before + after) // 2)
-        assert best is not None
-        return best[1]
 
 
 class PacketRing:

@@ -13,6 +13,7 @@ import pytest
 
 from loadgen.audit_trail import SEGMENT
 from loadgen.wire.packet_ring import FRAME_BYTES, PacketRing, StampConverter, _peer_words, may_capture, parse_frames
+from tests.clocks import Clocks
 
 needs_capture = pytest.mark.skipif(not may_capture(), reason="needs CAP_NET_RAW on Linux")
 
@@ -148,18 +149,6 @@ def test_an_acknowledgement_without_payload_is_left_out_and_an_opening_is_kept()
     found = parse_frames(np.array(frames), PEERS)
     assert [(int(one["seq"]), int(one["length"]), int(one["syn"])) for one in found] == [(8, 0, 1)]
     assert parse_frames(np.empty((0, FRAME_BYTES), np.uint8), PEERS).dtype == SEGMENT
-
-
-class Clocks:
-    """A monotonic and a wall clock that move only when told to."""
-
-    def __init__(self) -> None:
-        self.monotonic = 5_000_000_000
-        self.wall = 1_700_000_000_000_000_000
-
-    def advance(self, ns: int) -> None:
-        self.monotonic += ns
-        self.wall += ns
 
 
 @pytest.mark.parametrize("step_ns", [0, 3_600_000_000_000, -3_600_000_000_000, 20_000_000])

@@ -13,29 +13,19 @@ import pytest
 from loadgen.wire.kernel_clock import SO_TIMESTAMPNS, KernelClock, enable_kernel_stamps
 from loadgen.wire.transport import WireTransport
 from loadgen.wire.wire_loop import WireLoop
+from tests.clocks import Clocks
 
 # Its asserts compare instants: it runs alone, since another test on the same cores would bend them.
 pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("each_way_of_reading")]
 
 
-class Clocks:
-    """A monotonic and a wall clock that move only when told to."""
-
-    def __init__(self) -> None:
-        self.monotonic = 5_000_000_000
-        self.wall = 1_700_000_000_000_000_000
-
-    def advance(self, ns: int) -> None:
-        self.monotonic += ns
-        self.wall += ns
-
-    def kernel_clock(self) -> KernelClock:
-        return KernelClock(lambda: self.monotonic, lambda: self.wall)
+def kernel_clock_of(clocks: Clocks) -> KernelClock:
+    return KernelClock(lambda: clocks.monotonic, lambda: clocks.wall)
 
 
 def test_a_kernel_stamp_becomes_the_monotonic_instant() -> None:
     clocks = Clocks()
-    clock = clocks.kernel_clock()
+    clock = kernel_clock_of(clocks)
     stamp = clocks.wall
     arrived = clocks.monotonic
     clocks.advance(3_000_000)
@@ -46,7 +36,7 @@ def test_a_kernel_stamp_becomes_the_monotonic_instant() -> None:
 @pytest.mark.parametrize("step_ns", [3_600_000_000_000, -3_600_000_000_000])
 def test_a_step_of_the_wall_clock_never_moves_an_arrival_out_of_its_bounds(step_ns: int) -> None:
     clocks = Clocks()
-    clock = clocks.kernel_clock()
+    clock = kernel_clock_of(clocks)
     clock.to_monotonic(clocks.wall, not_before_ns=0, now_ns=clocks.monotonic)
     clocks.advance(10_000_000)
     before = clocks.monotonic
