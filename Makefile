@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fmt live bench bench-quick fuzz docs clean
+.PHONY: help setup demo test test-alone check fmt live k8s-check bench bench-quick fuzz docs clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 setup: $(STAMP) ## make the virtual environment (.venv) with everything in it
 
@@ -23,6 +23,8 @@ demo: setup ## start the simulator, sweep the concurrency, print the table, writ
 
 test: setup ## the everyday tests
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not alone"
+
+test-alone: setup ## the tests that compare instants, which need the machine for themselves
 	$(BIN)/python -m pytest -q -m alone
 
 check: setup ## format, lint and types
@@ -36,6 +38,9 @@ fmt: setup ## format the code
 
 live: setup ## measure real vLLM serving a real model on this machine's CPU (builds both once, then about 4 minutes)
 	$(BIN)/python -m pytest -o addopts= -ra tests/live
+
+k8s-check: setup ## the Kubernetes manifests, rules and dashboard: rendered, validated, run on this machine (about two minutes)
+	$(BIN)/python -m pytest -q tests/k8s
 
 bench: setup ## the tool's own speed and truth, side by side with others (about 50 minutes, writes docs/benchmarks.md)
 	$(BIN)/python bench/prompts.py

@@ -28,6 +28,14 @@ class RunInterruptedError(LoadgenError):
     exit_code = 130
 
 
+class TargetLostError(LoadgenError):
+    """The server under test is gone in the middle of the run."""
+
+
+class SafetyStopError(LoadgenError):
+    """A guardrail of the scenario ends the run; what was measured is in its folder."""
+
+
 class UsageError(LoadgenError):
     """The command line asks for something that cannot be done."""
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from loadgen.run_folder import LevelData, RunFolder
+from loadgen.locustfile.conditions import names_of
+from loadgen.locustfile.names import named_kinds, renumbered
+from loadgen.run_folder import RunFolder
+from loadgen.run_reader import LevelData
 from loadgen.scenario.load import load_scenario
 from loadgen.scenario.model import Scenario
+from loadgen.scenario.request_rules import streams
+from loadgen.scenario.workload import RequestClass
 from loadgen.stats.classes import RequestKind
 from loadgen.stats.level import level_object
+from loadgen.stats.soak import soak_object
 
 
 def scenario_of(folder: RunFolder) -> Scenario:
@@ -17,12 +24,45 @@ def scenario_of(folder: RunFolder) -> Scenario:
     return load_scenario(folder.path / "scenario.yaml")
 
 
-def judge(levels: Iterable[LevelData], scenario: Scenario) -> Iterator[dict[str, Any]]:
-    """The level object of each level."""
+def judge(
+    levels: Iterable[LevelData], scenario: Scenario, provenance: Mapping[str, Any] | None = None
+) -> Iterator[dict[str, Any]]:
+    """The level object of each level. `provenance` knows whether tasks of a locustfile have named the requests."""
     slo = limits(scenario) or None
     kinds = kinds_of(scenario)
+    names = names_of(provenance or {})
     for data in levels:
-        yield level_object(data.plan, data.records, data.health, slo=slo, audit=data.audit, kinds=kinds)
+        if names is not None:
+            kinds, data = named_kinds(names), replace(data, records=renumbered(data.records, names))
+        level = level_object(
+            data.plan,
+            data.records,
+            data.health,
+            slo=slo,
+            audit=data.audit,
+            kinds=kinds,
+            server=data.server,
+            settings=server_settings(scenario, data.plan.server),
+        )
+        if data.soak is not None and data.plan.soak_window_s is not None:
+            level["soak"] = soak_object(
+                data.soak,
+                window_s=data.plan.soak_window_s,
+                max_drift=scenario.soak.max_drift,
+                judged_s=level["window_s"],
+            )
+        yield level
+
+
+def server_settings(scenario: Scenario, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Every setting that a server of ours was started with, of which a level's `server` names only some; those alone for a
+    server that was there."""
+    matching = (
+        one
+        for one in scenario.server_combinations()
+        if all(name in one and one[name] == value for name, value in named.items())
+    )
+    return {**next(matching, {}), **named}
 
 
 def kinds_of(scenario: Scenario) -> list[RequestKind]:
@@ -30,12 +70,14 @@ def kinds_of(scenario: Scenario) -> list[RequestKind]:
     requests, of which nobody says what they share."""
     workload = scenario.workload
     if workload.dataset.path is not None:
-        return []
-    if workload.dataset.path is not None:
         return []  # what its prompts share is not known
-    if not workload.classes:
-        return [RequestKind("all", 1.0, workload.prefix_tokens())]
-    return [RequestKind(one.name, one.share, one.prefix_tokens()) for one in workload.classes]
+    target = scenario.target
+    return [
+        RequestKind(one.name, one.share, one.prefix_tokens(), one.model, streams(target, one))
+        if isinstance(one, RequestClass)
+        else RequestKind("all", 1.0, one.prefix_tokens(), streamed=streams(target, one))
+        for one in workload.kinds()
+    ]
 
 
 def limits(scenario: Scenario) -> dict[str, float]:

@@ -10,13 +10,20 @@ from rich.text import Text
 
 from loadgen.errors import LoadgenError
 from loadgen.judgement import judge, scenario_of
+from loadgen.locustfile.conditions import with_own_words
 from loadgen.report.html import write_report
+from loadgen.report.server_table import source_text
 from loadgen.report.summary import write_level, write_summary
 from loadgen.report.table import report
-from loadgen.run_folder import RunFolder, RunReader
+from loadgen.run_folder import RunFolder
+from loadgen.run_reader import RunReader
 from loadgen.scenario.load_section import Load
 from loadgen.scenario.model import Scenario
-from loadgen.stats.answers import answers, verdict
+from loadgen.search.course import planned_levels, search_of
+from loadgen.soak_file import write_windows
+from loadgen.stats.answers import answer_lines, answers, verdict
+from loadgen.stats.limit import with_limits
+from server.effective import precision_in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +44,27 @@ def write_outputs(folder: RunFolder, console: Console) -> Judged:
     scenario = scenario_of(folder)
     provenance = folder.provenance()
     reader = RunReader(folder)
-    levels = list(judge(reader.all(), scenario))
-    planned = len(scenario.levels())
-    said, judged = answers(levels), {**verdict(levels), "planned_levels": planned}
-    stated = conditions(scenario, provenance)
+    levels = with_limits(list(judge(reader.all(), scenario, provenance)))
+    failures = folder.failures()
+    planned = planned_levels(scenario, levels, failures)
+    said = answers(levels, search=search_of(scenario), failures=failures)
+    judged = {**verdict(levels), "planned_levels": planned}
+    stated = with_own_words(conditions(scenario, provenance), provenance)
     console.print(report(levels, stated))
     if len(levels) < planned:
-        console.print(f"The run was cut off: {len(levels)} of {planned} planned levels were measured.", highlight=False)
+        open_ended = scenario.load.searches or scenario.load.confirm
+        of = f"{len(levels)} levels, and not the last," if open_ended else f"{len(levels)} of {planned} planned levels"
+        console.print(f"The run was cut off: {of} were measured.", highlight=False)
     for name, count in reader.lost_bytes().items():
-        console.print(f"{count} bytes of records/{name} are torn or damaged; requests that stood there are missing.")
-    for answer in said.values():
-        if answer is not None:
-            console.print(Text(answer["text"]))
+        console.print(f"{count} bytes of {name} are torn or damaged; requests that stood there are missing.")
+    for title, text in answer_lines(said):
+        console.print(Text.assemble((title, "bold"), f": {text}"))
+    if judged["rests_on_invalid"]:
+        console.print(Text(judged["rests_on_invalid"], style="bold red"))
     try:
         for level in levels:
             write_level(folder.path, level)
+        write_windows(folder.path, levels)
         model = provenance.get("target", {}).get("model")
         write_summary(folder.path, levels, said, judged, scenario=scenario.name, model=model)
         write_report(folder.path, scenario.name, levels, stated, said)
@@ -70,15 +83,16 @@ def conditions(scenario: Scenario, provenance: dict[str, Any]) -> dict[str, Any]
     target = provenance.get("target", {})
     workload, load = scenario.workload, scenario.load
     input_tokens, output_tokens = workload.in_words()
-    forced = "forced" if workload.ignore_eos else "at most"
-    server = "simulator" if scenario.target.server else target.get("base_url")
+    ours = {"sim": "simulator", "vllm": "vLLM started for the run"}
+    server = ours.get(scenario.target.server or "", target.get("base_url"))
     return {
-        "target": f"{server} ({scenario.target.endpoint})",
+        "target": f"{server} ({scenario.target.endpoint}{'' if scenario.streams() else ', not streaming'})",
         "server version": target.get("server_version"),
-        "model": target.get("model"),
-        "precision": target.get("precision"),
+        "model": workload.models_in_words(target.get("model")),
+        # The simulator computes nothing, so it has none.
+        "precision": precision_in_words(target.get("effective") or {}) if scenario.target.server != "sim" else None,
         "input": input_tokens,
-        "output": f"{output_tokens}, {forced}",
+        "output": f"{output_tokens}, {workload.forced_in_words()}",
         "load": load_in_words(load),
         "window": " ".join(
             [
@@ -88,6 +102,8 @@ def conditions(scenario: Scenario, provenance: dict[str, Any]) -> dict[str, Any]
         ),
         "workers": str(len(provenance.get("workers", []))) if provenance else None,
         "arrival stamps": target.get("arrival_stamps"),
+        "server metrics": source_text(target.get("metrics")),
+        **({"server lacks": ", ".join(target["lacks"])} if target.get("lacks") else {}),
         "seed": str(scenario.seed),
     }
 

@@ -110,6 +110,9 @@ class RequestRecord:
     """Just before the `send` call that handed the last byte of the request to the kernel."""
     send_gap_ns: int | None = None
     """The instant just after that call minus `sent_ns`: the bound of its error."""
+    connection_wait_ns: int | None = None
+    """From `dispatched_ns` until a connection, new or kept alive, was at hand: connecting, TLS, or waiting for one of
+    `target.max_connections`. None where there never was one."""
     response_started_ns: int | None = None
     """Arrival of the first byte of the response headers."""
     first_token_ns: int | None = None
@@ -131,6 +134,18 @@ class RequestRecord:
     """How often it was sent again, because a kept-alive connection turned out to be closed before any byte came back."""
     kind: int = 0
     """Index of its class in the workload."""
+    streamed: bool = True
+    """Whether a stream was asked for. Else the answer came whole: it has no first token, and its only arrival, with all its
+    tokens, is that of its last byte."""
+    session: int | None = None
+    """Number of the conversation within the level that it is a turn of; None where requests stand alone."""
+    turn: int | None = None
+    """Which of the conversation's turns it is, from 1."""
+    prefix_tokens: int | None = None
+    """Tokens at the beginning of the prompt that the server was given before: in the turn before this one, or as a
+    beginning that requests share, tools included. None where requests stand alone, and have no tools."""
+    turn_input_tokens: int | None = None
+    """Tokens that a later turn adds to the turn before it and its answer: the user's message, and the template around."""
     request_bytes: int = 0
     response_bytes: int = 0
     """Bytes of the response body."""
@@ -158,6 +173,8 @@ class LevelPlan:
     """Which repeat of the sweep it belongs to, from 0."""
     server: dict[str, Any] = field(default_factory=dict)
     """Of a server that we start: `max_num_seqs` and every setting that is swept; else empty."""
+    effective: dict[str, Any] | None = None
+    """What the server ran with, as far as it told (`server.effective`)."""
     drained_ns: int | None = None
     """When the last request of the window had ended or was given up; None when the level was interrupted."""
     workers: int = 1
@@ -177,8 +194,10 @@ class LevelPlan:
     interrupted: bool = False
     dataset_rows: int | None = None
     """Rows of the dataset that requests are taken from; None without one."""
-    think_time_s: float = 0.0
-    """Of a closed loop: how long a user waits on average before its next request."""
+    mean_turns: float = 1.0
+    """Turns that a conversation was to have on average; 1 where requests stand alone."""
+    think_time_s: float | None = 0.0
+    """Of a closed loop: how long a user waits on average before its next request; None where its tasks decide that."""
     request_rate: float | None = None
     """Of an open loop: requests a second that were asked for; the mean of a rate that changes."""
     arrivals: dict[str, Any] | None = None
@@ -189,6 +208,16 @@ class LevelPlan:
     """Of an open loop: most requests in flight, over all workers; None without a limit."""
     overflow: str | None = None
     """What becomes of an arrival beyond that: `queue` or `drop`."""
+    load_changed_ns: int | None = None
+    """When the load was changed before the window's requests had ended; None where it went on until then."""
+    step: int | None = None
+    """Which one it is of the levels that the scenario lists; a level that was run again has the same. None of other levels."""
+    interrupted_by: str = ""
+    """Why it was interrupted, where the server under test was the reason."""
+    soak_window_s: float | None = None
+    """Of a soak: length of the windows that it is watched in; None of another level."""
+    clock_change_ns: int | None = None
+    """Most by which a worker's clock offset changed from the level's beginning to its end; None where all share one clock."""
 
 
 @dataclass(frozen=True, slots=True)

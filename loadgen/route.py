@@ -1,6 +1,7 @@
-"""How the target is reached: whose certificates count and through which proxy; the same for the load and for questions.
+"""How the target is reached: certificates, proxy and further headers; the same for the load and for questions.
 
-A proxy's credentials are kept out of everything that is written or sent: a worker reads them from its own environment.
+A proxy's credentials and the secrets of headers are kept out of everything that is written or sent: a worker reads them
+from its own environment.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 from loadgen.errors import UsageError
+from loadgen.headers import resolved, secret_environment, secrets_of, with_references, without_secrets
 
 PROXY_AUTH = "LOADGEN_PROXY_AUTH"
 """The environment variable with a proxy's `user:password`, written as in a URL."""
@@ -33,28 +35,60 @@ class Route:
     """`http://host:port`, without credentials."""
     proxy_auth: str | None = field(default=None, repr=False)
     """`user:password`, percent-encoded."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Further headers of every request, with references in place of secrets."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What those references stand for, by environment variable, where a scenario wrote the secret out."""
 
     @classmethod
-    def of(cls, *, insecure: bool, ca_file: str | None, proxy: str | None) -> Self:
+    def of(
+        cls, *, insecure: bool, ca_file: str | None, proxy: str | None, headers: Mapping[str, str] | None = None
+    ) -> Self:
         """The route that a scenario's target asks for. `proxy` may carry credentials, else those of `PROXY_AUTH` are
-        taken. Raises UsageError when `ca_file` is of no use."""
+        taken. Raises UsageError when `ca_file` is of no use, or a header names a variable that is not set."""
         url, auth = _without_credentials(proxy) if proxy is not None else (None, None)
-        return cls(insecure, _read_certificates(ca_file), url, auth or _environment_auth(url))
+        given = headers or {}
+        route = cls(
+            insecure,
+            _read_certificates(ca_file),
+            url,
+            auth or _environment_auth(url),
+            with_references(given),
+            secret_environment(given),
+        )
+        route.sent_headers()
+        return route
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """What `to_dict` gave on another host; a proxy's credentials come from this process's environment."""
-        return cls(**values, proxy_auth=_environment_auth(values["proxy"]))
+        """What `to_dict` gave on another host; credentials and secrets come from this process's environment. Raises
+        UsageError when a header's secret is not there."""
+        route = cls(**values, proxy_auth=_environment_auth(values["proxy"]))
+        route.sent_headers()
+        return route
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it but the credentials."""
-        values = asdict(replace(self, proxy_auth=None))
-        del values["proxy_auth"]
+        """All of it but credentials and secrets."""
+        values = asdict(replace(self, proxy_auth=None, secrets={}))
+        del values["proxy_auth"], values["secrets"]
         return values
 
     def environment(self) -> dict[str, str]:
-        """What the processes that this one starts need to know the credentials."""
-        return {PROXY_AUTH: self.proxy_auth} if self.proxy_auth else {}
+        """What the processes that this one starts need to know credentials and secrets."""
+        return {**self.secrets, **({PROXY_AUTH: self.proxy_auth} if self.proxy_auth else {})}
+
+    def sent_headers(self) -> dict[str, str]:
+        """The further headers of every request, secrets filled in."""
+        return resolved(self.headers, {**os.environ, **self.secrets})
+
+    @property
+    def authorizes(self) -> bool:
+        """Whether they say who asks, in place of an API key."""
+        return any(name.lower() == "authorization" for name in self.headers)
+
+    def without_secrets(self, text: str) -> str:
+        """`text` with the secrets of headers cut out."""
+        return without_secrets(text, secrets_of(self.headers, {**os.environ, **self.secrets}) if self.headers else ())
 
     def proxy_headers(self) -> dict[str, str]:
         """The header with the credentials for the proxy (RFC 7617, in UTF-8); empty where there are none."""
@@ -74,12 +108,14 @@ class Route:
     def opener(self) -> urllib.request.OpenerDirector:
         """Asks the target as the load will; follows no redirect, since the key is for the target alone."""
         through = [_ThroughProxy(self.proxy, self.proxy_headers())] if self.proxy is not None else []
-        return urllib.request.build_opener(
+        opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}),
             *through,
             urllib.request.HTTPSHandler(context=self.ssl_context()),
             _NoRedirect(),
         )
+        opener.addheaders = [("User-Agent", "llm-loadgen"), *self.sent_headers().items()]
+        return opener
 
 
 def unused_proxy_variable(base_url: str) -> str | None:

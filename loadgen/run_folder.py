@@ -1,4 +1,4 @@
-"""The folder of one run: where what is kept, and reading it back as plans and records in one clock."""
+"""The folder of one run: where what is kept; `loadgen.run_reader` reads it back."""
 
 from __future__ import annotations
 
@@ -8,32 +8,20 @@ import fcntl
 import os
 import re
 import shutil
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 import orjson
 
-from loadgen.audit_reader import AuditReader
-from loadgen.audit_trail import AuditTrail
 from loadgen.errors import UsageError
-from loadgen.open_table import read_open
-from loadgen.record import CENSORED, LevelPlan, RequestRecord, WorkerHealth
-from loadgen.spool import SpoolReader
+from loadgen.record import LevelPlan
+from loadgen.server_metrics.file import FILE_NAME
 
 NONCE_FILE = ".nonce"
-_INSTANTS = (
-    "dispatched_ns",
-    "finished_ns",
-    "scheduled_ns",
-    "sent_ns",
-    "response_started_ns",
-    "first_token_ns",
-    "first_visible_ns",
-    "last_token_ns",
-)
+RESUMED = "resumed"
+"""Holds what was measured each time that the run was resumed, each with a `records` of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +33,6 @@ class JournalEntry:
     """Of each worker: its clock minus the controller's."""
     records: dict[int, int]
     """How many each worker had written when it was done with the level, since the run began."""
-
-
-@dataclass(frozen=True, slots=True)
-class LevelData:
-    """All that is known of one level; instants are of the controller's clock."""
-
-    plan: LevelPlan
-    records: list[RequestRecord]
-    health: list[WorkerHealth]
-    audit: AuditTrail | None = None
-    """Of an audited run: the packets."""
 
 
 class RunFolder:
@@ -74,7 +51,8 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             if any(path.iterdir()):
                 raise UsageError(
-                    f"The output folder {path} is not empty.", hint="name another with -o, or remove what is in it"
+                    f"The output folder {path} is not empty.",
+                    hint="name another with -o, or go on with the run in it with --resume",
                 )
             folder = cls(path)
             folder.records.mkdir()
@@ -111,6 +89,22 @@ class RunFolder:
         folder._check_ended()
         return folder
 
+    def parts(self) -> list[RunFolder]:
+        """This folder, and one for each time that the run was resumed: whose `records` were written by one controller, on one
+        clock."""
+        resumed = sorted((self.path / RESUMED).glob("*"), key=lambda path: int(path.name))
+        return [self, *map(RunFolder, resumed)]
+
+    def begin_part(self, nonce: str) -> RunFolder:
+        """Makes the part of a run that is resumed. Raises UsageError when it cannot be made."""
+        part = RunFolder(self.path / RESUMED / str(len(self.parts())))
+        try:
+            part.records.mkdir(parents=True)
+            (part.records / NONCE_FILE).write_text(nonce)
+        except OSError as error:
+            raise UsageError(f"The run folder {self.path} cannot be written: {error.strerror}.") from None
+        return part
+
     @property
     def journal(self) -> Path:
         return self.records / "journal.jsonl"
@@ -129,6 +123,10 @@ class RunFolder:
                 raise UsageError(
                     f"The run in {self.path} is still going on.", hint="wait until it has ended, or end it with Ctrl-C"
                 ) from None
+
+    @property
+    def server_metrics(self) -> Path:
+        return self.records / FILE_NAME
 
     def spool(self, worker: int) -> Path:
         """The file of one worker's records."""
@@ -178,6 +176,22 @@ class RunFolder:
         with self.journal.open("ab") as file:
             file.write(orjson.dumps(line) + b"\n")
 
+    def note_failure(self, server: Mapping[str, Any], level: int, kind: str, text: str) -> None:
+        """Appends to the journal that the server failed, under the settings that its levels are named by."""
+        line = {"event": "failure", "server": dict(server), "level": level, "kind": kind, "text": text}
+        with self.journal.open("ab") as file:
+            file.write(orjson.dumps(line) + b"\n")
+
+    def failures(self) -> list[dict[str, Any]]:
+        """Every failure of the server that was noted by the newest part: what failed before a run was resumed is tried again."""
+        return [line for line in self.parts()[-1]._lines() if line.get("event") == "failure"]
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        with contextlib.suppress(FileNotFoundError):  # no level had begun
+            for line in self.journal.read_bytes().splitlines():
+                with contextlib.suppress(orjson.JSONDecodeError):  # the last line may be torn
+                    yield orjson.loads(line)
+
     def adopt(self, spool: Path) -> None:
         """Takes a remote worker's own spool, with its table of open requests, in place of what was shipped of it.
 
@@ -187,9 +201,13 @@ class RunFolder:
             raise UsageError(
                 f"{spool} is not a worker's spool.", hint="give the file worker-N.spool that the worker printed"
             )
-        here = self.records / spool.name
-        shipped = here.read_bytes() if here.exists() else b""
-        if not spool.read_bytes().startswith(shipped):
+        whole = spool.read_bytes()
+        found = {path: path.read_bytes() for part in self.parts() if (path := part.records / spool.name).exists()}
+        # Of a run that was resumed, the part that has most of it.
+        here = max(
+            found, key=lambda path: (whole.startswith(found[path]), len(found[path])), default=self.records / spool.name
+        )
+        if not whole.startswith(found.get(here, b"")):
             raise UsageError(
                 f"{spool} is not the whole of {here}: it does not begin with it.",
                 hint="give the spool of the same run and the same worker",
@@ -201,12 +219,7 @@ class RunFolder:
 
     def plans(self) -> list[JournalEntry]:
         """Every level of the journal in order."""
-        entries = {}
-        with contextlib.suppress(FileNotFoundError):  # no level had begun
-            for line in self.journal.read_bytes().splitlines():
-                with contextlib.suppress(orjson.JSONDecodeError):  # the last line may be torn
-                    entry = orjson.loads(line)
-                    entries[entry["plan"]["level"]] = entry
+        entries = {line["plan"]["level"]: line for line in self._lines() if line.get("event", "level") == "level"}
         return [
             JournalEntry(
                 LevelPlan(**entry["plan"]),
@@ -215,122 +228,3 @@ class RunFolder:
             )
             for _, entry in sorted(entries.items())
         ]
-
-
-class RunReader:
-    """Reads a run's spools, at once or as they grow; every block is read once.
-
-    A level gets every request that was begun in it, and those of other levels that were under way in its window: their
-    tokens arrived there, and they were part of its load.
-    """
-
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
-        self._audit = AuditReader(folder.records)
-        self._spools: dict[Path, SpoolReader] = {}
-        self._records: dict[tuple[int, int], RequestRecord] = {}
-        """By (level, index). A request that was given up as censored is written again at its real end: the last counts."""
-        self._health: dict[int, list[WorkerHealth]] = {}
-        self._given: set[int] = set()
-        self._count: Counter[Path] = Counter()
-        """Records read of each spool."""
-        self._read_at: dict[tuple[int, int], int] = {}
-        """By (worker, level): records read when the worker's health of the level came, which it writes last."""
-        self._done: dict[int, tuple[int, int]] = {}
-        """By worker: (records said, records read) up to the level given last."""
-
-    def drained(self) -> Iterator[LevelData]:
-        """While the run goes on: every level that has drained and was not given before, with its records."""
-        self._read()
-        for entry in self._folder.plans():
-            if entry.plan.drained_ns is not None and entry.plan.level not in self._given:
-                self._given.add(entry.plan.level)
-                yield self._data(entry)
-                self._forget_before(entry)
-
-    def all(self) -> Iterator[LevelData]:
-        """After the run: every level of which anything was measured, with what its workers had under way at their end."""
-        self._read()
-        self._add_open()
-        for entry in self._folder.plans():
-            data = self._data(entry)
-            plan = data.plan
-            if plan.drained_ns is None and not plan.interrupted:
-                # The controller was killed in this level: it ends with the last that is known of it.
-                last_ns = max((request.finished_ns for request in data.records), default=0)
-                plan = replace(plan, interrupted=True, window_end_ns=min(plan.window_end_ns, last_ns))
-                data = replace(data, plan=plan)
-            if plan.window_end_ns > plan.window_start_ns:
-                yield data
-            self._forget_before(entry)
-
-    def lost_bytes(self) -> dict[str, int]:
-        """{file name: bytes} of the spools that are torn or damaged; what stood there is lost."""
-        found = {path.name: spool.lost_bytes() for path, spool in self._spools.items()}
-        return {name: count for name, count in found.items() if count}
-
-    def _data(self, entry: JournalEntry) -> LevelData:
-        offsets_ns, plan = entry.clock_offsets_ns, entry.plan
-        missing = sum(self._missing(worker, plan.level, said) for worker, said in entry.records.items())
-        plan = replace(plan, missing_records=missing)
-        records = []
-        for request in self._records.values():
-            offset_ns = offsets_ns.get(request.worker, 0)
-            begun_before_its_end = request.dispatched_ns - offset_ns < plan.window_end_ns
-            ended_after_its_start = request.finished_ns - offset_ns > plan.window_start_ns
-            if request.level == plan.level or (begun_before_its_end and ended_after_its_start):
-                records.append(in_controllers_clock(request, offset_ns))
-        return LevelData(plan, records, self._health.get(plan.level, []), self._audit.trail(plan, records))
-
-    def _missing(self, worker: int, level: int, said: int) -> int:
-        """Records that a worker said it had written since the level before and that were not read."""
-        said_before, read_before = self._done.get(worker, (0, 0))
-        read = self._read_at.get((worker, level), read_before)
-        self._done[worker] = (said, read)
-        return max(0, (said - said_before) - (read - read_before))
-
-    def _forget_before(self, entry: JournalEntry) -> None:
-        """Drops what no later level can need, so that a long sweep keeps little more than one level."""
-        offsets_ns, plan = entry.clock_offsets_ns, entry.plan
-        self._health.pop(plan.level, None)
-        self._audit.forget_before(plan)
-        for key, request in list(self._records.items()):
-            ended_ns = request.finished_ns - offsets_ns.get(request.worker, 0)
-            if request.level <= plan.level and ended_ns <= plan.window_end_ns:
-                del self._records[key]
-
-    def _read(self) -> None:
-        for path in sorted(self._folder.records.glob("worker-*.spool")):
-            for block in self._spools.setdefault(path, SpoolReader(path)).blocks():
-                if isinstance(block, WorkerHealth):
-                    self._health.setdefault(block.level, []).append(block)
-                    self._read_at[block.worker, block.level] = self._count[path]
-                else:
-                    self._count[path] += len(block)
-                    self._records.update(((request.level, request.index), request) for request in block)
-
-    def _add_open(self) -> None:
-        """A request that was begun and is in no spool: its worker was killed before it could say how it ended."""
-        for path in sorted(self._folder.records.glob("worker-*.open")):
-            worker = int(path.stem.removeprefix("worker-"))
-            for level, kind, index, dispatched_ns in read_open(path):
-                cut_off = RequestRecord(
-                    level=level,
-                    index=index,
-                    user=-1,
-                    worker=worker,
-                    status=CENSORED,
-                    reason="its worker ended before it did",
-                    dispatched_ns=dispatched_ns,
-                    finished_ns=dispatched_ns,
-                    kind=kind,
-                )
-                self._records.setdefault((level, index), cut_off)
-
-
-def in_controllers_clock(request: RequestRecord, offset_ns: int) -> RequestRecord:
-    """The record with every instant moved by the worker's clock offset (worker minus controller)."""
-    if offset_ns == 0:
-        return request
-    moved = {name: value - offset_ns for name in _INSTANTS if (value := getattr(request, name)) is not None}
-    return replace(request, arrivals_ns=request.arrivals_ns - offset_ns, **moved)

@@ -1,7 +1,8 @@
 """Closed- or open-loop load on the simulator's engine in virtual time: takes a load, gives a perfect client's records.
 
 No socket, no clock, no waiting: an hour of load takes seconds, so judgement can be tested on it. What a real client
-adds (network, its own lag, coalesced reads) is not in these records.
+adds (network, its own lag, coalesced reads) is not in these records. Of the settings all that concern time and memory
+count; faults and start-up do not happen.
 """
 
 from __future__ import annotations
@@ -15,8 +16,20 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from loadgen.record import CENSORED, OK, RequestRecord
-from server.simulator.engine import Engine, Request
+from server.simulator.engine import Engine, Request, Step
+from server.simulator.metrics import EngineMetrics
 from server.simulator.settings import SimulatorSettings
+
+SAMPLE_EVERY_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """What the server's /metrics would have said at an instant of virtual time."""
+
+    at_ns: int
+    values: dict[str, float]
+    """By name as on the page, with `_total` where it has it: see `EngineMetrics.values`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +39,58 @@ class _Sent:
     sent_ns: int
     scheduled_ns: int | None = None
     arrivals_ns: array[int] = field(default_factory=lambda: array("q"))
+    event_tokens: array[int] = field(default_factory=lambda: array("i"))
+    held_back: int = 0
+
+    def gets(self, now_ns: int, tokens: int, finished: bool, stream_interval: int) -> None:
+        """The next tokens, as one event; held back until there are `stream_interval` of them."""
+        if self.arrivals_ns and not finished and self.held_back + tokens < stream_interval:
+            self.held_back += tokens
+            return
+        self.arrivals_ns.append(now_ns)
+        self.event_tokens.append(self.held_back + tokens)
+        self.held_back = 0
+
+
+class _Server:
+    """The engine, its metrics, and samples of them."""
+
+    def __init__(
+        self, settings: SimulatorSettings, samples: list[ServerState] | None, start_ns: int, shared_prefix_tokens: int
+    ) -> None:
+        self._settings = settings
+        self._engine = Engine(settings)
+        self._metrics = EngineMetrics(settings, self._engine)
+        self._samples = samples
+        self._due_ns = start_ns
+        self._shared = shared_prefix_tokens // settings.block_size
+
+    def add(self, request: Request, now_ns: int) -> None:
+        if self._settings.enable_prefix_caching:
+            full = (request.prompt_tokens + request.output_tokens) // self._settings.block_size
+            shared = min(self._shared, request.prompt_tokens // self._settings.block_size)
+            request.hashes = [*range(shared), *((request.id, block) for block in range(shared, full))]
+        request.arrived_ns = now_ns
+        self._engine.add(request)
+
+    def step(self, now_ns: int) -> Step | None:
+        """The step that begins now."""
+        step = self._engine.step()
+        if step is None:
+            self._metrics.idle()
+        else:
+            self._metrics.began(step, now_ns)
+        return step
+
+    def sample_until(self, now_ns: int) -> None:
+        """What a scrape of every second up to `now_ns` sees; called before anything of that instant happens."""
+        while self._samples is not None and self._due_ns <= now_ns:
+            self._samples.append(ServerState(self._due_ns, self._metrics.values()))
+            self._due_ns += SAMPLE_EVERY_NS
+
+    def ended(self, step: Step, now_ns: int) -> None:
+        finished = [(request, "length") for request, _, last in step.emissions if last]
+        self._metrics.ended(step, now_ns, finished, planned_ns=now_ns)
 
 
 def closed_loop(
@@ -38,19 +103,22 @@ def closed_loop(
     level: int = 0,
     start_ns: int = 1_000_000_000,
     ramp_ns: int = 0,
+    shared_prefix_tokens: int = 0,
+    samples: list[ServerState] | None = None,
 ) -> list[RequestRecord]:
     """Records of `concurrency` users, each sending its next request the moment the last one ends; in order of end.
 
     User u of c begins at `start_ns + ramp_ns · u / c`. Without a ramp, users of one length stay in lockstep for
     good, as real ones do. The load stops at `start_ns + duration_ns`; what is open then comes last, as
-    `censored`, with the tokens it had got. ValueError for a load without users or tokens.
+    `censored`, with the tokens it had got. All prompts begin with the same `shared_prefix_tokens`. `samples` gets what
+    the server's /metrics would say, once a second from `start_ns`. ValueError for a load without users or tokens.
     """
     if concurrency < 1 or duration_ns < 1 or not 0 <= ramp_ns <= duration_ns:
         raise ValueError(
             "a closed loop needs at least one user, some time, and a ramp within it: "
             f"concurrency={concurrency}, duration_ns={duration_ns}, ramp_ns={ramp_ns}"
         )
-    engine = Engine(settings)
+    server = _Server(settings, samples, start_ns, shared_prefix_tokens)
     sent: dict[int, _Sent] = {}
     records: list[RequestRecord] = []
     next_id = 0
@@ -59,7 +127,7 @@ def closed_loop(
         nonlocal next_id
         request = Request(next_id, input_tokens, output_tokens)
         next_id += 1
-        engine.add(request)
+        server.add(request, now_ns)
         sent[request.id] = _Sent(request, user, now_ns)
 
     beginnings_ns = deque((start_ns + ramp_ns * user // concurrency, user) for user in range(concurrency))
@@ -68,15 +136,18 @@ def closed_loop(
         while beginnings_ns and beginnings_ns[0][0] <= now_ns:
             begin_ns, user = beginnings_ns.popleft()
             send(user, begin_ns)
-        step = engine.step()
+        step = server.step(now_ns)
         if step is None:
             now_ns = beginnings_ns[0][0]
+            server.sample_until(now_ns)
             continue
         now_ns += step.duration_ns
+        server.sample_until(min(now_ns, end_ns))
         if now_ns > end_ns:
             break
-        for request, _, finished in step.emissions:
-            sent[request.id].arrivals_ns.append(now_ns)
+        server.ended(step, now_ns)
+        for request, tokens, finished in step.emissions:
+            sent[request.id].gets(now_ns, tokens, finished, settings.stream_interval)
             if finished:
                 done = sent.pop(request.id)
                 records.append(_record(done, level, OK, now_ns))
@@ -95,13 +166,16 @@ def open_loop(
     max_in_flight: int | None = None,
     level: int = 0,
     start_ns: int = 1_000_000_000,
+    shared_prefix_tokens: int = 0,
+    samples: list[ServerState] | None = None,
 ) -> list[RequestRecord]:
     """Records of requests that arrive at `start_ns` + each of `offsets_s` (ascending), in order of end.
 
     An arrival that finds `max_in_flight` requests in flight waits for the first of them to end. Arrivals stop at
-    `start_ns + duration_ns`; what is open then comes last, as `censored`; what never had a place after it.
+    `start_ns + duration_ns`; what is open then comes last, as `censored`; what never had a place after it. The rest as
+    in `closed_loop`.
     """
-    engine = Engine(settings)
+    server = _Server(settings, samples, start_ns, shared_prefix_tokens)
     sent: dict[int, _Sent] = {}
     records: list[RequestRecord] = []
     end_ns = start_ns + duration_ns
@@ -114,7 +188,7 @@ def open_loop(
 
     def send(scheduled_ns: int, at_ns: int) -> None:
         request = Request(next(numbers), input_tokens, output_tokens)
-        engine.add(request)
+        server.add(request, at_ns)
         sent[request.id] = _Sent(request, 0, at_ns, scheduled_ns)
 
     while True:
@@ -130,17 +204,21 @@ def open_loop(
             if waiting:
                 send(waiting.popleft(), now_ns)
         ended = []
-        step = engine.step()
+        step = server.step(now_ns)
         if step is None:
             if coming_ns >= end_ns:
+                server.sample_until(end_ns)
                 break
             now_ns = coming_ns
+            server.sample_until(now_ns)
             continue
         now_ns += step.duration_ns
+        server.sample_until(min(now_ns, end_ns))
         if now_ns > end_ns:
             break
-        for request, _, finished in step.emissions:
-            sent[request.id].arrivals_ns.append(now_ns)
+        server.ended(step, now_ns)
+        for request, tokens, finished in step.emissions:
+            sent[request.id].gets(now_ns, tokens, finished, settings.stream_interval)
             if finished:
                 ended.append(request)
     records.extend(_record(open_one, level, CENSORED, end_ns) for open_one in sent.values())
@@ -180,6 +258,6 @@ def _record(sent: _Sent, level: int, status: str, finished_ns: int) -> RequestRe
         output_tokens_requested=sent.request.output_tokens,
         kernel_stamps=True,
         arrivals_ns=arrivals_ns,
-        event_tokens=np.ones(arrivals_ns.size, np.int32),
+        event_tokens=np.frombuffer(sent.event_tokens, np.int32) if sent.event_tokens else np.empty(0, np.int32),
         coalesced=np.zeros(arrivals_ns.size, np.bool_),
     )

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 _POLL_S = 0.05
@@ -22,14 +22,32 @@ class NotReadyError(Exception):
 class ServerProcess:
     """A running server in a process group of its own, all of its output in a log file."""
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
-        """Raises NotReadyError when the program is not there."""
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        patience_s: float = _TERM_S,
+        tied: bool = False,
+    ) -> None:
+        """`env`: its whole environment, None for ours. `patience_s`: from SIGTERM until SIGKILL. `tied`: its standard
+        input ends when we do, however we do, for a program that heeds that.
+
+        Raises NotReadyError when the program is not there.
+        """
         self.log = log
         self._log_start = log.stat().st_size if log.exists() else 0
+        self._patience_s = patience_s
         with log.open("ab") as output:
             try:
                 self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                    command,
+                    stdin=subprocess.PIPE if tied else subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                    env=env,
                 )
             except OSError as error:
                 raise NotReadyError(f"{command[0]} cannot be started: {error.strerror}") from None
@@ -37,6 +55,11 @@ class ServerProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended; negative for a signal, None while it lives."""
+        return self._process.poll()
 
     def alive(self) -> bool:
         return self._process.poll() is None
@@ -56,33 +79,49 @@ class ServerProcess:
     def _await_line(self, start: str, deadline: float, timeout_s: float, pause: Callable[[float], object]) -> str:
         while True:
             ended = not self.alive()  # looked at first: the log is complete then
-            for line in self._output().splitlines():
+            for line in self.output().splitlines():
                 if line.startswith(start):
                     return line.removeprefix(start).strip()
             if ended:
-                raise NotReadyError(f"the server ended with exit code {self._process.returncode}\n{self._tail()}")
+                raise NotReadyError(f"the server ended with exit code {self._process.returncode}\n{self.tail()}")
             if time.monotonic() > deadline:
-                raise NotReadyError(f"the server was not ready within {timeout_s:g} s\n{self._tail()}")
+                raise NotReadyError(f"the server was not ready within {timeout_s:g} s\n{self.tail()}")
             pause(_POLL_S)
 
-    def stop(self) -> None:
-        """Ends the whole group: SIGTERM, up to five seconds of patience, SIGKILL. Returns when it is gone."""
-        self._signal(signal.SIGTERM)
-        try:
-            self._process.wait(_TERM_S)
-        except subprocess.TimeoutExpired:
-            self._signal(signal.SIGKILL)
-            self._process.wait()
+    def stop(self, pause: Callable[[float], object] = time.sleep) -> None:
+        """Ends the whole group: SIGTERM, patience, SIGKILL. Returns when its leader is gone and buried.
+
+        One that is tied to us hears of SIGTERM through its leader, which knows what has to come before it.
+        """
+        if self._process.stdin is None:
+            self._signal(signal.SIGTERM)
+        else:
+            self._process.terminate()
+        deadline = time.monotonic() + self._patience_s
+        interruption: BaseException | None = None
+        while self.alive() and time.monotonic() < deadline:
+            try:
+                pause(_POLL_S)
+            except BaseException as error:  # told once all is gone: half of a stop leaves a server behind
+                interruption, pause = error, time.sleep
+        # Also when the leader has ended: its children may live.
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        if interruption is not None:
+            raise interruption
 
     def _signal(self, number: signal.Signals) -> None:
-        # The whole group, and even when its leader is dead already: its children may live.
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
 
-    def _output(self) -> str:
+    def output(self) -> str:
+        """What it has written to its log since it was started."""
         with self.log.open("rb") as file:
             file.seek(self._log_start)
             return file.read().decode("utf-8", "replace")
 
-    def _tail(self) -> str:
-        return "\n".join(self._output().splitlines()[-_LOG_TAIL_LINES:])
+    def tail(self) -> str:
+        """The last lines of that."""
+        return "\n".join(self.output().splitlines()[-_LOG_TAIL_LINES:])

@@ -53,6 +53,8 @@ class Request:
     body: bytes
     read_ns: int
     """When its last byte was at hand."""
+    connection: int = 0
+    """Through which connection it came, in the order of accepting, from 1."""
     writes_ns: list[int] = field(default_factory=list)
     """Just before every write of the script."""
     ended_ns: int | None = None
@@ -153,6 +155,7 @@ class _Connection(asyncio.Protocol):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._open.add(self)
         self._server.connections += 1
+        self._number = self._server.connections
 
     def eof_received(self) -> None:
         self._lost.set()
@@ -176,7 +179,7 @@ class _Connection(asyncio.Protocol):
         length = int(headers.get("content-length", "0"))
         if len(rest) < length:
             return
-        request = Request(path, headers, rest[:length], time.monotonic_ns())
+        request = Request(path, headers, rest[:length], time.monotonic_ns(), self._number)
         self._received[:] = rest[length:]
         if method == "POST" and path.endswith("completions"):
             self.playing = self._loop.create_task(self._play(request))

@@ -32,7 +32,7 @@ def worker(port: str) -> None:
     import locust  # noqa: F401  (before aiohttp: it warns otherwise)
 
     from loadgen.worker.loop_thread import LoopThread
-    from loadgen.worker.process import WorkerProcess
+    from loadgen.worker.process import connect
 
     begin = LoopThread.__init__
     kept = []
@@ -42,7 +42,7 @@ def worker(port: str) -> None:
         self.on_loop(lambda: kept.append(self.loop.create_task(burn())))
 
     LoopThread.__init__ = begin_burning  # type: ignore[method-assign]
-    sys.exit(WorkerProcess("127.0.0.1", int(port)).run())
+    sys.exit(connect("127.0.0.1", int(port)).run())
 
 
 def main(argv: list[str]) -> int:

@@ -29,7 +29,7 @@ class Schedule:
     """Shape of gamma gaps; 1 is Poisson."""
     times_s: tuple[float, ...]
     rates: tuple[float, ...]
-    """Together the `loadgen.arrivals.rate.Rate`."""
+    """Requests a second at those times; `rate` is that of the arrivals."""
     seed: int
     level: int
     burst_size: int | None = None
@@ -38,10 +38,13 @@ class Schedule:
     """Of a replayed trace, in place of pattern and rate."""
     speed: float = 1.0
     """How much faster than recorded the trace is replayed."""
+    turns: float = 1.0
+    """Requests that an arrival stands for on average: where it is a conversation, its turns."""
 
     @property
     def rate(self) -> Rate:
-        return Rate(self.times_s, self.rates)
+        """Of the arrivals."""
+        return Rate(self.times_s, tuple(rate / self.turns for rate in self.rates))
 
     @property
     def length_s(self) -> float:
@@ -66,7 +69,7 @@ class Schedule:
         """Requests a second on average over its course, without bursts."""
         if self.timestamps_s is not None:
             return (len(self.timestamps_s) - 1) / self.length_s if self.length_s else 0.0
-        return self.rate.mean(0.0, self.length_s) if self.length_s else self.rates[-1]
+        return self.rate.mean(0.0, self.length_s) * self.turns if self.length_s else self.rates[-1]
 
     def arrivals(self) -> Arrivals:
         """The process."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -20,6 +21,10 @@ class ThinkTime:
     def next_s(self, rng: random.Random) -> float:
         """The next one."""
         return rng.expovariate(1 / self.mean_s) if self.distribution == "exponential" else self.mean_s
+
+    def at(self, u: float) -> float:
+        """The time below which a share `u` of all times lies, in seconds; 0 ≤ u < 1."""
+        return -self.mean_s * math.log1p(-u) if self.distribution == "exponential" else self.mean_s
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for a message."""

@@ -22,7 +22,8 @@ from loadgen.calibrate.comparison import Figures, compare
 from loadgen.calibrate.cores import Cores, move
 from loadgen.errors import LoadgenError
 from loadgen.host import die_with_parent_option
-from loadgen.run_folder import RunFolder, RunReader
+from loadgen.run_folder import RunFolder
+from loadgen.run_reader import RunReader
 from server.metronome.truth import load_truth
 from server.process import NotReadyError, ServerProcess
 

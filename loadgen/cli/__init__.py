@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 from typing import Annotated, Any
 
@@ -18,21 +19,28 @@ COMMANDS = {
     "validate": "Check a scenario and print it with every default written out; starts nothing.",
     "report": "Make the reports of a run again from its records.",
     "calibrate": "Measure this tool's own error on this machine, against a server of known timing.",
+    "plan": "Plan replicas, cost and settings for a request rate, from a run.",
+    "compare": "Compare a run with a baseline: what changed, with intervals, and an exit code for CI.",
+    "export": "Write a run as vLLM's benchmark results, as a CSV of its requests, or as a baseline.",
+    "check-claim": "Check a claimed number of tokens per second against what a GPU's memory can deliver.",
+    "kv-cache": "Work out the bytes of a KV cache, and how many sequences fit.",
+    "baseline": "Measure a model without a server: one request by transformers, a batch by vLLM offline.",
     "recover": "Judge a run whose controller was killed; add spools that were left on other hosts.",
 }
-"""Each command is the function of its name in the module of its name; its help is here so that none is imported."""
+"""Each command is the function of its name (`-` as `_`) in the module of its name; its help is here so that none is imported."""
 
-GROUPS = frozenset({"serve"})
+GROUPS = frozenset({"baseline", "serve"})
 """Commands that have commands of their own: `app`, a `typer.Typer`, in the module of its name."""
 
 
 def load_command(name: str) -> Any:
     """The real command, from its module."""
-    module = importlib.import_module(f"loadgen.cli.{name}")
+    module_name = name.replace("-", "_")
+    module = importlib.import_module(f"loadgen.cli.{module_name}")
     if name in GROUPS:
         return typer.main.get_group(module.app)
     single = typer.Typer(add_completion=False)
-    single.command(name)(getattr(module, name))
+    single.command(name)(getattr(module, module_name))
     return typer.main.get_command(single)
 
 
@@ -57,6 +65,15 @@ class Commands(TyperGroup):
         except LoadgenError as error:
             typer.echo(error.report(), err=True)
             raise typer.Exit(error.exit_code) from None
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            few = LoadgenError(
+                f"There are too few file descriptors: {error.strerror}.",
+                hint="allow more, for example with `ulimit -n 4096`",
+            )
+            typer.echo(few.report(), err=True)
+            raise typer.Exit(few.exit_code) from None
 
 
 def _print_version(wanted: bool) -> None:

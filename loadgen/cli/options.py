@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +19,7 @@ from loadgen.scenario.refusals import KEY_HINT
 NAMES: Mapping[str, tuple[str, ...]] = {
     "name": ("--name", "-e"),
     "target.model": ("--model", "-m"),
+    "target.headers": ("--header", "-H"),
     "workload.dataset.path": ("--dataset-path",),
     "workload.dataset.format": ("--dataset-format",),
     "workload.dataset.order": ("--dataset-order",),
@@ -26,11 +27,20 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "workload.dataset.block_tokens": ("--dataset-block-tokens",),
     "load.duration": ("--duration", "-t"),
     "load.arrival": ("--arrival-pattern",),
+    "load.search.min": ("--search-min",),
+    "load.search.max": ("--search-max",),
+    "load.search.precision": ("--search-precision",),
+    "load.search.max_levels": ("--search-max-levels",),
+    "soak.window": ("--soak-window",),
+    "safety.own_target": ("--i-own-this-target",),
+    "safety.max_in_flight": ("--safety-max-in-flight",),
+    "safety.period": ("--safety-period",),
     "timeouts.connect": ("--connect-timeout",),
     "timeouts.first_byte": ("--first-byte-timeout",),
     "timeouts.first_token": ("--first-token-timeout",),
     "timeouts.between_tokens": ("--between-tokens-timeout",),
     "timeouts.total": ("--total-timeout",),
+    "server.command": ("--serve-cmd",),
     "workers.local": ("--workers",),
     "workers.expect": ("--expect-workers",),
     "workers.bind_host": ("--master-bind-host",),
@@ -55,6 +65,7 @@ ALIASES: Mapping[str, str] = {
     "--isl-stddev": "workload.input_stddev",
     "--osl-stddev": "workload.output_stddev",
     "--random-range-ratio": "workload.range_ratio",
+    "--conversation-turn-mean": "workload.turns",
     "--input-file": "workload.dataset.path",
     "--dataset-name": "workload.dataset.format",
     "--custom-dataset-type": "workload.dataset.format",
@@ -72,12 +83,20 @@ ALIASES: Mapping[str, str] = {
 
 SLO_OPTION = "--slo"
 
-_PANELS = {"": "Scenario", "slo": "Service-level objectives", "workload.dataset": "Dataset"}
+SERVER_OPTIONS = frozenset(
+    {
+        *("max_num_seqs", "max_num_batched_tokens", "max_model_len"),
+        *("step_overhead_ms", "prefill_time_per_token_ms", "decode_base_ms", "decode_time_per_seq_ms"),
+    }
+)
+"""Settings of the server that have an option of their own; `--sweep` and `--set` set any."""
+
+_PANELS = {"": "Scenario", "slo": "Service-level objectives", "workload.dataset": "Dataset", "load.search": "Search"}
 
 
 def option_names(key: Key) -> tuple[str, ...]:
-    """The options that set `key`; none for a limit of `slo`, which `--slo` and `--set` set."""
-    if key.section == "slo":
+    """The options that set `key`; none for a limit of `slo` and most settings of the server, which `--set` sets."""
+    if key.section == "slo" or (key.section == "server" and key.leaf not in SERVER_OPTIONS and key.path not in NAMES):
         return ()
     return NAMES.get(key.path, (f"--{key.leaf.replace('_', '-')}",))
 
@@ -99,12 +118,21 @@ def scenario_parameters() -> list[inspect.Parameter]:
             list[str],
             typer.Option("--set", metavar="KEY=VALUE", help="Set any key, such as load.warmup=2s; may be repeated."),
         ),
+        _parameter(
+            "sweeps",
+            list[str],
+            typer.Option(
+                "--sweep",
+                metavar="KEY=VALUES",
+                help="Sweep a setting of the server, such as max_num_seqs=2,4,8; may be repeated.",
+            ),
+        ),
         _parameter("api_key", str, typer.Option("--api-key", hidden=True, callback=_refuse_api_key)),
     ]
     keys = [
-        _parameter(_identifier(option_names(key)[0]), str if key.metavar else bool, _option(key))
+        _parameter(_identifier(option_names(key)[0]), _kind(key), _option(key))
         for key in scenario_keys().values()
-        if key.section != "slo"
+        if option_names(key)
     ]
     slo = typer.Option(
         SLO_OPTION,
@@ -124,6 +152,12 @@ def _parameter(name: str, kind: Any, info: Any) -> inspect.Parameter:
     )
 
 
+def _kind(key: Key) -> Any:
+    if not key.metavar:
+        return bool
+    return list[str] if key.repeatable else str
+
+
 def _identifier(option: str) -> str:
     return option.removeprefix("--").replace("-", "_")
 
@@ -133,6 +167,7 @@ def _option(key: Key) -> Any:
     if not key.metavar:
         names = (f"{names[0]}/--no-{names[0].removeprefix('--')}",)
     notes = [f"default {key.default}"] if key.default != "null" else []
+    notes += ["may be repeated"] if key.repeatable else []
     notes += [f"also {', '.join(aliases(key))}"] if aliases(key) else []
     return typer.Option(
         *names,
@@ -162,7 +197,7 @@ def scenario_from(values: Mapping[str, Any]) -> Scenario:
     names: dict[str, str] = {}
     for option, key_path in _options():
         value = values.get(_identifier(option))
-        if value is None:
+        if value is None or (isinstance(value, list | tuple) and not value):
             continue
         if key_path in options:
             raise UsageError(
@@ -170,14 +205,33 @@ def scenario_from(values: Mapping[str, Any]) -> Scenario:
             )
         options[key_path], names[key_path] = value, option
     return load_scenario(
-        path or config, sets=values.get("sets") or (), options=options, option_names=names, env=os.environ
+        path or config,
+        sets=[*(values.get("sets") or ()), *_sweeps(values.get("sweeps") or ())],
+        options=options,
+        option_names=names,
+        env=os.environ,
     )
+
+
+def _sweeps(texts: Sequence[str]) -> list[str]:
+    """`max_num_seqs=2,4` as the `--set` that it stands for."""
+    return [text if text.startswith("server.") else f"server.{text}" for text in texts]
 
 
 def _options() -> list[tuple[str, str]]:
     """Every option and the path of the key that it sets."""
     own = [(option_names(key)[0], key.path) for key in scenario_keys().values() if option_names(key)]
     return [*own, (SLO_OPTION, "slo"), *ALIASES.items()]
+
+
+def _scenario_of(run: Path) -> Path:
+    path = run / "scenario.yaml"
+    if not path.is_file():
+        raise UsageError(
+            f"{run} is not a run folder: it has no {path.name}.",
+            hint="Give the path that `loadgen run` printed as its last line.",
+        )
+    return path
 
 
 def scenario_command(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -192,6 +246,9 @@ def scenario_command(command: Callable[..., Any]) -> Callable[..., Any]:
     ]
 
     def with_scenario(**values: Any) -> Any:
+        run = values.get("resume")  # of a command that goes on with a run: without a scenario it takes the run's
+        if run is not None and values.get("scenario_file") is None and values.get("config") is None:
+            values["scenario_file"] = _scenario_of(run)
         return command(scenario=scenario_from(values), **{parameter.name: values[parameter.name] for parameter in own})
 
     shown = scenario_parameters()
@@ -199,5 +256,5 @@ def scenario_command(command: Callable[..., Any]) -> Callable[..., Any]:
     with_scenario.__doc__ = command.__doc__
     with_scenario.__annotations__ = {}
     # typer reads the parameters from here.
-    with_scenario.__dict__["__signature__"] = inspect.Signature([*shown[:3], *own, *shown[3:]])
+    with_scenario.__dict__["__signature__"] = inspect.Signature([*shown[:4], *own, *shown[4:]])
     return with_scenario

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +18,7 @@ import yaml
 from loadgen.cli import COMMANDS, GROUPS, load_command
 from loadgen.cli.options import SLO_OPTION, aliases, option_names
 from loadgen.metrics.reference import prometheus_page
+from loadgen.scenario.json_schema import SCHEMA_FILE, scenario_schema
 from loadgen.scenario.keys import Key, scenario_keys, section_models
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,14 +55,21 @@ _CLI = """\
 # Command reference
 
 Exit codes: 0 all good; 1 failed to run, or every request failed; 2 bad usage or scenario; 3 no level is valid;
-130 interrupted. Errors go to standard error as a sentence, with a last line `hint: …` where something can be done.
+99 a regression, or limits that cannot be kept; 130 interrupted. Errors go to standard error as a sentence, with a last line `hint: …` where something can be done.
 """
 
 _SCENARIOS = """\
 # Scenarios
 
 Each opens with the question it answers. `loadgen run scenarios/smoke.yaml` runs one; every key can be changed on the
-command line, see [the reference](../docs/reference-scenario.md).
+command line, see [the reference](../docs/reference-scenario.md). Editors with a YAML language server check keys and values
+as they are typed, by [the schema](scenario.schema.json) that the first lines name; `loadgen validate --schema` prints it.
+"""
+
+_LOCUSTFILES = """
+## Locustfiles
+
+For load that no scenario describes: tasks of one's own, run by plain Locust. See [locustfile](../docs/locustfile.md).
 """
 
 
@@ -120,12 +130,29 @@ def _value(param: Any) -> str:
 
 
 def scenario_table() -> str:
-    """scenarios/README.md, from the comment that each scenario opens with."""
-    rows = []
-    for path in sorted((ROOT / "scenarios").glob("*.yaml")):
-        told = yaml.safe_load(_opening_comment(path.read_text(encoding="utf-8")))
-        rows.append((f"[{path.stem}]({path.name})", told["Question"], told["Time"], told["Good"]))
-    return _MADE + _SCENARIOS + "\n" + _table(("scenario", "question", "time", "what good looks like"), rows)
+    """scenarios/README.md, from what each scenario opens with: a comment, or the docstring of a locustfile."""
+    tables = []
+    for kind, pattern, opening in (
+        ("scenario", "*.yaml", _opening_comment),
+        ("locustfile", "*.py", _opening_docstring),
+    ):
+        rows = []
+        for path in sorted((ROOT / "scenarios").glob(pattern)):
+            told = yaml.safe_load(opening(path.read_text(encoding="utf-8")))
+            rows.append((f"[{path.stem}]({path.name})", told["Question"], told["Time"], told["Good"]))
+        tables.append("\n" + _table((kind, "question", "time", "what good looks like"), rows))
+    return _MADE + _SCENARIOS + tables[0] + _LOCUSTFILES + tables[1]
+
+
+def _opening_docstring(text: str) -> str:
+    """The part of it that begins with the question and ends with an empty line."""
+    told = ast.get_docstring(ast.parse(text)) or ""
+    return told[told.index("Question:") :].partition("\n\n")[0]
+
+
+def schema_text() -> str:
+    """scenarios/scenario.schema.json."""
+    return json.dumps(scenario_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def _opening_comment(text: str) -> str:
@@ -146,6 +173,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 DOCUMENTS = {
     "docs/reference-scenario.md": scenario_reference,
     "scenarios/README.md": scenario_table,
+    f"scenarios/{SCHEMA_FILE}": schema_text,
     "docs/reference-cli.md": command_reference,
     "docs/prometheus.md": prometheus_page,
 }

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from loadgen.cli.options import scenario_command
+from loadgen.scenario.json_schema import scenario_schema
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.quantities import format_duration
 
@@ -17,11 +19,17 @@ if TYPE_CHECKING:
 
 
 @scenario_command
-def validate(scenario: Scenario) -> None:
+def validate(
+    scenario: Scenario,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of scenarios, for editors.")] = False,
+) -> None:
     """Check a scenario, and every line of its dataset, and print it with every default written out; starts nothing.
 
     What it prints is a scenario itself. Exit code 0, or 2 with every problem on standard error.
     """
+    if schema:
+        typer.echo(json.dumps(scenario_schema(), indent=1, ensure_ascii=False))
+        return
     with tempfile.TemporaryDirectory(prefix="loadgen-") as folder:
         dataset = _surveyed(scenario, Path(folder) / "dataset")
         windows_s = _windows_s(scenario, dataset)
@@ -32,6 +40,10 @@ def validate(scenario: Scenario) -> None:
     typer.echo(
         f"# {_counted(len(windows_s), 'level')}: {least}{format_duration(load_s)} of warm-up and measuring, without drains."
     )
+    if load.searches:
+        typer.echo(
+            f"# The search goes on from there, with at most {load.search.max_levels} levels for each setting of the server."
+        )
     if dataset is not None:
         typer.echo(f"# {dataset.in_words()}")
 

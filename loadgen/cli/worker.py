@@ -27,10 +27,10 @@ def worker(
     os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"
     import locust  # noqa: F401  (before aiohttp: it warns otherwise)
 
-    from loadgen.worker.process import WorkerProcess
+    from loadgen.worker.process import connect
 
     signal.signal(signal.SIGINT, _leave)  # until the controller is found; then the run decides
-    raise typer.Exit(WorkerProcess(master_host, master_port).run())
+    raise typer.Exit(connect(master_host, master_port).run())
 
 
 def _leave(*_: object) -> None:

@@ -41,7 +41,7 @@ class Display:
     def begin(self, level: Level) -> None:
         """A level begins: said where there is no live line."""
         if self._live is None:
-            self.say(f"level {level.level + 1}/{self._progress.levels} begins: {_load(level)}")
+            self.say(f"level {self._progress.place(level.level)} begins: {_load(level)}")
 
     def close(self) -> None:
         if self._greenlet is not None:
@@ -61,7 +61,7 @@ class Display:
         parts = []
         if progress.level is not None:
             settings = "".join(f", {key} {value}" for key, value in progress.named(progress.level).items())
-            parts.append(f"level {progress.level.level + 1}/{progress.levels}: {_load(progress.level)}{settings}")
+            parts.append(f"level {progress.place(progress.level.level)}: {_load(progress.level)}{settings}")
         phase = progress.phase
         if progress.phase_s:
             phase += f" {min(progress.elapsed_s(), progress.phase_s):.0f}/{progress.phase_s:g} s"
@@ -86,11 +86,14 @@ def level_line(level: Mapping[str, Any], progress: Progress) -> str:
     """A finished level in one line, as a log keeps it."""
     ok = level["requests"]["ok"]
     ttft = FROM_SCHEDULE["ttft"] if is_open(level) else "ttft"
+    name, figure = "TTFT", ttft
+    if level["not_streamed"] and level[f"p50_{ttft}_ms"] is None:
+        name, figure = "not streaming, E2E", FROM_SCHEDULE["e2el"] if is_open(level) else "e2el"
     parts = [
-        f"level {level['level'] + 1}/{progress.levels}",
+        f"level {progress.place(level['level'])}",
         ", ".join([asked_of(level), *(f"{k} {v}" for k, v in level["server"].items())]),
         f"{ok} ok, {sum(level['requests'].values()) - ok} not",
-        f"TTFT P50/P95 {_number(level[f'p50_{ttft}_ms'])}/{_number(level[f'p95_{ttft}_ms'])} ms",
+        f"{name} P50/P95 {_number(level[f'p50_{figure}_ms'])}/{_number(level[f'p95_{figure}_ms'])} ms",
         f"{_number(level['output_throughput'])} output tok/s",
     ]
     if is_open(level):

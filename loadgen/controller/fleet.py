@@ -6,7 +6,7 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,18 +90,24 @@ class Fleet:
         on_live: Callable[[Worker], object],
         pause: Pause,
         user_class: type[User] = StreamingUser,
+        further_classes: Sequence[type[User]] = (),
+        runner: Any = None,
     ) -> None:
         """`bind_port` 0 takes a free one. `pause` sleeps, and raises when the run is to end. `user_class`: whom the workers
-        run. Raises UsageError when the port is taken."""
-        self._environment = Environment(user_classes=[user_class], events=locust.events)
-        try:
-            self.runner = self._environment.create_master_runner(bind_host, bind_port)
-        except (RPCError, SystemExit):
-            raise UsageError(
-                f"The port {bind_port} for workers is taken on {bind_host}.",
-                hint="end the other controller, or choose another with --master-bind-port",
-            ) from None
-        self.port: int = self.runner.server.port
+        run; `further_classes`: whom `use` may have them run instead. `runner`: a master that is there already, in place of those three. Raises UsageError when the port is taken."""
+        if runner is None:
+            environment = Environment(user_classes=[user_class, *further_classes], events=locust.events)
+            try:
+                runner = environment.create_master_runner(bind_host, bind_port)
+            except (RPCError, SystemExit):
+                raise UsageError(
+                    f"The port {bind_port} for workers is taken on {bind_host}.",
+                    hint="end the other controller, or choose another with --master-bind-port",
+                ) from None
+            self.port: int = runner.server.port
+        self.runner = runner
+        self._user_class: type[User] | None = user_class if further_classes else None
+        self._environment = runner.environment
         self.workers: dict[str, Worker] = {}
         self._local: list[subprocess.Popen[bytes]] = []
         self._on_live = on_live
@@ -191,10 +197,17 @@ class Fleet:
     def spawn(self, users: int) -> None:
         """Has Locust run so many users over all workers; waits until they are there and surplus ones have gone."""
         # The rate holds for the way down too: one that is lower takes users away a second apart.
-        self.runner.start(users, spawn_rate=max(1, users, self.users))
+        classes = None if self._user_class is None else [self._user_class]
+        self.runner.start(users, spawn_rate=max(1, users, self.users), user_classes=classes)
         deadline = time.monotonic() + self._environment.stop_timeout + 1
         while self.users > users and time.monotonic() < deadline:
             self._pause(_POLL_S)
+
+    def use(self, user_class: type[User]) -> None:
+        """Users that are spawned from here on are of this class, one of those that the fleet was made with; others end."""
+        if self._user_class not in (None, user_class):
+            self.spawn(0)
+            self._user_class = user_class
 
     @property
     def users(self) -> int:

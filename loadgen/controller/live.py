@@ -72,6 +72,10 @@ class LiveRun:
         self._levels.add(level["level"])
         self._metrics.add_level(level)
 
+    def set_soak(self, windows: int, row: dict[str, Any]) -> None:
+        """A soak has so many whole windows, and this is the last of them."""
+        self._metrics.set_soak(windows, row)
+
     def figures(self) -> dict[str, Any]:
         """For the live line: requests in flight, output tokens a second over the last seconds, failures so far."""
         rate = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from loadgen import messages
 from loadgen.arrivals.schedule import Schedule
 from loadgen.controller.fleet import Fleet, Worker
 from loadgen.errors import UsageError
+from loadgen.record import LevelPlan
 from loadgen.scenario.load_section import Load
 from loadgen.scenario.model import Level
 
@@ -63,6 +65,18 @@ def begin_open_level(
         )
         fleet.say(messages.LEVEL, message, worker)
     return start_ns
+
+
+def with_arrivals(plan: LevelPlan, schedule: Schedule, start_ns: int, load: Load) -> LevelPlan:
+    """The plan of a level whose arrivals count from `start_ns`."""
+    return dataclasses.replace(
+        plan,
+        request_rate=schedule.asked_rate(),
+        arrivals=schedule.to_dict(),
+        arrivals_start_ns=start_ns,
+        max_in_flight=load.max_in_flight,
+        overflow=None if load.max_in_flight is None else load.overflow,
+    )
 
 
 def _share(most: int | None, position: int, of: int) -> int | None:

@@ -7,15 +7,18 @@ requests are followed to their end while the users keep running, so they end und
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from typing import Any
 
 from loadgen import messages
 from loadgen.arrivals.schedule import Schedule
 from loadgen.controller.fleet import Fleet, Worker
-from loadgen.controller.open_level import begin_open_level
+from loadgen.controller.open_level import begin_open_level, with_arrivals
+from loadgen.controller.participants import check_workers, clock_change_ns
 from loadgen.controller.sweep_progress import Progress
-from loadgen.errors import LoadgenError
+from loadgen.errors import LoadgenError, SafetyStopError, TargetLostError
 from loadgen.messages import Window
 from loadgen.record import LevelPlan
 from loadgen.run_folder import RunFolder
@@ -24,6 +27,8 @@ from loadgen.scenario.schedules import given_window_s
 from loadgen.stats.backlog import Offered
 from loadgen.stats.steady import SettleDetector, Verdict
 from loadgen.stats.window import WindowLength, window_length
+from loadgen.worker.scheduled_user import ScheduledUser
+from loadgen.worker.streaming_user import StreamingUser
 
 _POLL_S = 0.05
 _SETTLE_POLL_S = 0.25
@@ -32,8 +37,7 @@ _AHEAD_NS = 100_000_000
 # The workers' own deadline must pass before the controller loses patience with them.
 _PATIENCE_S = 5.0
 # Prompts kept ready: enough for every user to send a few before the hub gets its next turn.
-_DEPTH_PER_USER = 4
-_LEAST_DEPTH = 64
+_DEPTH_PER_USER, _LEAST_DEPTH = 4, 64
 
 
 class Sweep:
@@ -44,21 +48,28 @@ class Sweep:
         fleet: Fleet,
         folder: RunFolder,
         scenario: Scenario,
-        schedules: Mapping[int, Schedule],
+        schedule_of: Callable[[Level], Schedule | None],
         pause: Callable[[float], object],
         progress: Progress,
         dataset_rows: int | None = None,
     ) -> None:
-        """`schedules`: of an open loop, by level. `dataset_rows`: of the file that requests come from. `pause` sleeps so many seconds, and raises RunInterruptedError when the
-        run is to end."""
+        """`schedule_of`: of a level of an open loop; None of a closed one. `dataset_rows`: of the file that requests come from.
+        `pause` sleeps so many seconds; it raises RunInterruptedError when the run is to end, and TargetLostError when the
+        server under test is gone."""
         self._fleet = fleet
         self._folder = folder
         self._load = scenario.load
+        self._soak_window_s = scenario.soak.window
         self._seed = scenario.seed or 0
-        self._schedules = schedules
+        think = scenario.load.think_time
+        self._think_s = scenario.workload.mean_think_s(0.0 if think is None else think.mean_s)
+        self._turns = scenario.workload.mean_turns()
+        self._schedule_of = schedule_of
         self._pause = pause
         self._dataset_rows = dataset_rows
         self.progress = progress
+        self.effective: dict[str, Any] | None = None
+        """What the server runs with."""
         self._participants: list[Worker] = []
         """Workers that were there when the level began."""
         self._late_before = 0
@@ -67,10 +78,13 @@ class Sweep:
         """Of the level that runs, and the instant that its offsets count from."""
         self._start_ns = 0
 
-    def run(self, level: Level, on_begin: Callable[[Level], object]) -> LevelPlan:
-        """One level, from its ramp to the end of its drain.
+    def run(
+        self, level: Level, on_begin: Callable[[Level], object], on_window: Callable[[LevelPlan], object]
+    ) -> LevelPlan:
+        """One level, from its ramp to the end of its drain. `on_window` gets the plan ahead of its window.
 
-        Raises RunInterruptedError after noting the level as interrupted, and LoadgenError when no worker is left.
+        Raises RunInterruptedError or TargetLostError after noting the level as interrupted, and LoadgenError when no worker
+        is left.
         """
         progress = self.progress
         progress.level = level
@@ -80,26 +94,36 @@ class Sweep:
         verdict = self._warm_up(detector)
         length = self._window_length(detector, verdict)
         plan = self._announce(level, verdict, length)
+        on_window(plan)
         try:
             self._wait_until(plan, plan.window_start_ns)
             progress.enter("window", length.window_s)
             self._wait_until(plan, plan.window_end_ns)
             progress.enter("drain")
             self._wait_for_drain(plan)
-        except LoadgenError:
-            self._note(dataclasses.replace(self._marked(plan), interrupted=True, window_end_ns=_cut(plan)))
+        except LoadgenError as error:
+            by = str(error) if isinstance(error, TargetLostError | SafetyStopError) else ""
+            # Of the window the part that was measured.
+            end_ns = max(plan.window_start_ns, min(plan.window_end_ns, time.monotonic_ns()))
+            marked = self._marked(plan)
+            self._note(dataclasses.replace(marked, interrupted=True, interrupted_by=by, window_end_ns=end_ns))
             raise
         plan = dataclasses.replace(self._marked(plan), drained_ns=time.monotonic_ns())
         self._note(plan)
+        if (change_ns := clock_change_ns(self._fleet, self._participants)) is not None:
+            plan = dataclasses.replace(plan, clock_change_ns=change_ns)
+            self._note(plan)
         return plan
 
     def _begin(self, level: Level) -> SettleDetector:
         """Has the level's load begin; gives who watches it settle."""
         fleet, load = self._fleet, self._load
-        self._schedule = self._schedules.get(level.level)
+        self._schedule = self._schedule_of(level)
+        if load.confirm:
+            fleet.use(StreamingUser if self._schedule is None else ScheduledUser)
         self._participants = fleet.present()
         self._late_before = fleet.late_joiners
-        self._check_workers()
+        check_workers(self._fleet, self._participants)
         fleet.measure_clocks()  # again: clocks of different hosts drift apart
         for worker in self._participants:
             worker.level_done = None
@@ -125,7 +149,7 @@ class Sweep:
         )
         shrinks = fleet.users > level.concurrency
         fleet.spawn(level.concurrency)
-        self._check_workers()
+        check_workers(self._fleet, self._participants)
         there_ns = time.monotonic_ns()
         detector = SettleDetector(
             workers=len(self._participants),
@@ -134,6 +158,7 @@ class Sweep:
             began_ns=there_ns if shrinks else began_ns,
             all_there_ns=there_ns + round(ramp_s * 1e9),
             most_s=load.max_warmup,
+            requests_each=math.ceil(self._turns),
         )
         fleet.on_progress = detector.update if adaptive else None
         return detector
@@ -143,7 +168,7 @@ class Sweep:
         self._start_ns = begin_open_level(
             fleet, self._participants, level, schedule, self._load, tell_progress=adaptive, pause=self._pause
         )
-        self._check_workers()
+        check_workers(self._fleet, self._participants)
         detector = SettleDetector(
             workers=len(self._participants),
             users=len(self._participants),
@@ -168,23 +193,20 @@ class Sweep:
             window_start_ns=start_ns,
             window_end_ns=start_ns + round(length.window_s * 1e9),
             run=level.run,
+            step=level.step,
             server=self.progress.named(level),
+            effective=self.effective,
             workers=len(self._participants),
             settled=None if verdict is None else verdict.settled,
             settle_reason="" if verdict is None else verdict.reason,
             window_reason=length.reason,
             dataset_rows=self._dataset_rows,
-            think_time_s=0.0 if load.think_time is None else load.think_time.mean_s,
+            soak_window_s=self._soak_window_s,
+            mean_turns=self._turns,
+            think_time_s=0.0 if schedule is not None else self._think_s,
         )
         if schedule is not None:
-            plan = dataclasses.replace(
-                plan,
-                request_rate=schedule.asked_rate(),
-                arrivals=schedule.to_dict(),
-                arrivals_start_ns=self._start_ns,
-                max_in_flight=load.max_in_flight,
-                overflow=None if load.max_in_flight is None else load.overflow,
-            )
+            plan = with_arrivals(plan, schedule, self._start_ns, load)
         for worker in self._participants:
             window = Window(
                 level=level.level,
@@ -207,7 +229,7 @@ class Sweep:
                 over_ns += self._start_ns - now_ns - 2 * _AHEAD_NS
             while time.monotonic_ns() < over_ns:
                 self._pause(_POLL_S)
-                self._check_workers()
+                check_workers(self._fleet, self._participants)
             return None
         self.progress.enter("settling")
         while True:
@@ -216,7 +238,7 @@ class Sweep:
             if verdict.measure:
                 return verdict
             if self._fleet.find_lost():  # its reports are missing, and the level is invalid anyway
-                self._check_workers()
+                check_workers(self._fleet, self._participants)
                 return Verdict(False, True, f"a worker went missing: {verdict.reason}", None)
 
     def _window_length(self, detector: SettleDetector, verdict: Verdict | None) -> WindowLength:
@@ -256,7 +278,7 @@ class Sweep:
         marked = self._marked(plan)
         if (marked.lost_workers, marked.late_workers) != self._noted:
             self._note(marked)
-        self._check_workers()
+        check_workers(self._fleet, self._participants)
 
     def _wait_until(self, plan: LevelPlan, instant_ns: int) -> None:
         while (remaining_ns := instant_ns - time.monotonic_ns()) > 0:
@@ -275,19 +297,3 @@ class Sweep:
                 return
             self._pause(_POLL_S)
             self._watch(plan)
-
-    def _check_workers(self) -> None:
-        """Raises LoadgenError when nobody is left, or somebody cannot keep what it measures."""
-        for worker in self._fleet.workers.values():
-            if worker.problem is not None:
-                raise LoadgenError(
-                    f"Worker {worker.index} ({worker.hello.host}) gave up: {worker.problem}.",
-                    hint="what was measured before is in the run folder; mend that, and run again",
-                )
-        if not self._participants or all(worker.lost for worker in self._participants):
-            raise LoadgenError("Every worker is gone.", hint="their output is in run.log in the run folder")
-
-
-def _cut(plan: LevelPlan) -> int:
-    """End of the part of the window that was measured, never before its start."""
-    return max(plan.window_start_ns, min(plan.window_end_ns, time.monotonic_ns()))

@@ -13,7 +13,8 @@ from loadgen.scenario.model import Level
 class Progress:
     """Where a sweep is, for the display."""
 
-    levels: int
+    levels: int | None
+    """How many there will be; None while nobody knows."""
     named_keys: tuple[str, ...] = ()
     """Settings of the server that a level is named by."""
     level: Level | None = None
@@ -32,6 +33,10 @@ class Progress:
     def elapsed_s(self) -> float:
         """Seconds in this phase so far."""
         return time.monotonic() - self.phase_began
+
+    def place(self, level: int) -> str:
+        """Which level it is, for people: `3/6`, or `3` where nobody knows how many there will be."""
+        return str(level + 1) if self.levels is None else f"{level + 1}/{self.levels}"
 
     def named(self, level: Level) -> dict[str, Any]:
         """The settings of the server that a level is named by."""

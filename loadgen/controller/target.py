@@ -5,11 +5,8 @@ Every refusal here comes before the first worker sends a byte, and says what to 
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
 import difflib
 import json
-import os
 import ssl
 import time
 import urllib.error
@@ -18,32 +15,33 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen import record
 from loadgen.api_key import read_api_key, without_key
+from loadgen.controller.probe import Prober, unauthorised
 from loadgen.datasets.plan import SurveyedDataset, plan_dataset
 from loadgen.datasets.workload import DatasetWorkload
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.prompts.errors import PromptError
-from loadgen.prompts.recipe import LEVEL_BITS
 from loadgen.prompts.tokenizers import LocalCounter, ServerCounter, TokenCounter
 from loadgen.record import RequestRecord
 from loadgen.route import PROXY_AUTH, Route, unused_proxy_variable
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.target import Target as AskedTarget
-from loadgen.wire.client import Client, Limits
-from loadgen.wire.decode import decode
-from loadgen.wire.exchange import Exchange
+from loadgen.scenario.workload import ModelShare, RequestClass, path_of
 from loadgen.wire.failures import words
 from loadgen.wire.kernel_clock import enable_kernel_stamps
-from loadgen.wire.wire_loop import WireLoop
 from loadgen.workload.carried import CarriedWorkload
-from loadgen.workload.plan import plan_workload
+from loadgen.workload.plan import ServedModel, plan_workload
 from loadgen.workload.synthetic import SyntheticWorkload
 
 _ANSWER_S = 10.0
-_PROBE_TOKENS = 4
-# Beyond every level of a sweep, so that the probe's prompt is none of the run's.
-_PROBE_LEVEL = (1 << LEVEL_BITS) - 1
+_VERSIONS = {
+    "/version": ("version", ""),  # vLLM, TensorRT-LLM
+    "/api/version": ("version", "Ollama "),
+    "/props": ("build_info", "llama.cpp "),
+    "/info": ("version", "TGI "),
+    "/server_info": ("version", "SGLang "),
+}
+"""Where servers tell their version: the key in what a path answers, and who answers there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +59,8 @@ class Target:
     counts_every_event: bool
     """Whether it says with each event how many tokens there are so far."""
     kernel_stamps: bool
+    lacks: tuple[str, ...] = ()
+    """What it does not offer of what vLLM does, found while asking it: figures may be missing or coarser for that."""
 
     def describe(self) -> dict[str, Any]:
         """For the run's provenance."""
@@ -75,6 +75,7 @@ class Target:
             "prompt_tokens_counted_by": self.counted_by,
             "tokens_counted_per_event": self.counts_every_event,
             "arrival_stamps": "kernel" if self.kernel_stamps else "user space",
+            "lacks": list(self.lacks),
         }
 
 
@@ -92,10 +93,20 @@ class _Server:
         with self._opener.open(request, timeout=_ANSWER_S) as answer:
             return json.loads(answer.read())
 
+    def healthy(self) -> bool:
+        """Whether it says that it is ready, in whatever words."""
+        request = urllib.request.Request(self.base_url + "/health", headers=self._headers)
+        try:
+            with self._opener.open(request, timeout=_ANSWER_S):
+                return True
+        except OSError:
+            return False
+
 
 def route_of(target: AskedTarget) -> Route:
-    """How a scenario's target is reached. Raises UsageError when its `ca_file` is of no use."""
-    return Route.of(insecure=target.insecure, ca_file=target.ca_file, proxy=target.proxy)
+    """How a scenario's target is reached. Raises UsageError when its `ca_file` is of no use, or a header's secret is not
+    there."""
+    return Route.of(insecure=target.insecure, ca_file=target.ca_file, proxy=target.proxy, headers=target.headers)
 
 
 def inspect(
@@ -123,45 +134,58 @@ def _inspect(
     tell: Callable[[str], object],
     pause: Callable[[float], object],
 ) -> Target:
-    api_key = read_api_key(scenario.target.api_key_env)
     route = route_of(scenario.target)
+    api_key = None if route.authorizes else read_api_key(scenario.target.api_key_env)
     server = _Server(base_url, api_key, route)
     unused = unused_proxy_variable(base_url) if scenario.target.base_url is not None and route.proxy is None else None
     if unused is not None:
         tell(f"{unused} is set, and the load goes straight to the target all the same; --proxy names a proxy to take")
     models = _await_models(server, scenario, tell, pause)
-    model, max_model_len = _choose_model(models, scenario, base_url)
+    (model, max_model_len), *more = (
+        _choose_model(models, wanted or None, key, base_url) for wanted, key in _named_models(scenario).items()
+    )
     tokenizer = scenario.workload.tokenizer
     try:
-        counter: TokenCounter = (
-            ServerCounter(base_url, model=model, api_key=api_key, route=route)
-            if tokenizer is None
-            else LocalCounter(tokenizer)
-        )
+        local = None if tokenizer is None else LocalCounter(tokenizer)
+
+        def counter_of(name: str) -> TokenCounter:
+            return local or ServerCounter(base_url, model=name, api_key=api_key, route=route)
+
+        counter = counter_of(model)
+        others = {name: ServedModel(counter_of(name), length) for name, length in more}
         workload: SyntheticWorkload | DatasetWorkload
         if dataset is None:
-            workload = plan_workload(scenario, counter, model=model, max_model_len=max_model_len, base_url=base_url)
+            workload = plan_workload(
+                scenario, counter, model=model, max_model_len=max_model_len, base_url=base_url, others=others
+            )
         else:
             workload = plan_dataset(scenario, dataset, counter, model=model, max_model_len=max_model_len)
     except PromptError as error:
-        raise UsageError(without_key(error.args[0], api_key), hint=error.hint) from None
-    probe = _probe(scenario, base_url, route, workload, api_key)
-    if probe.status in ("http_400", "http_422"):
-        # Strict servers refuse fields that they do not know.
-        workload = dataclasses.replace(workload, continuous_usage=False)
-        probe = _probe(scenario, base_url, route, workload, api_key)
-    _check_probe(probe, scenario, base_url, model, counter.describe())
+        raise UsageError(route.without_secrets(without_key(error.args[0], api_key)), hint=error.hint) from None
+    prober = Prober(scenario, base_url, route, api_key, counter.describe(), tell, pause)
+    workload, probe = prober.prove(workload)
+    version = _version(server)
     return Target(
         base_url=base_url,
         route=route,
         model=model,
-        version=_version(server),
+        version=version,
         max_model_len=max_model_len,
         workload=workload,
         counted_by=None if workload.recipe is None else counter.describe(),
-        counts_every_event=probe.event_tokens is not None,
+        counts_every_event=probe.streamed and probe.event_tokens is not None,
         kernel_stamps=probe.kernel_stamps,
+        lacks=_lacks(models, version, probe),
     )
+
+
+def _lacks(models: list[dict[str, Any]] | None, version: str | None, probe: RequestRecord) -> tuple[str, ...]:
+    lacking = {
+        "a list of models": not models,
+        "a version": version is None,
+        "token counts in each event": probe.streamed and probe.event_tokens is None,
+    }
+    return tuple(what for what, missing in lacking.items() if missing)
 
 
 def _await_models(
@@ -177,11 +201,13 @@ def _await_models(
         except urllib.error.HTTPError as error:
             error.close()
             if error.code in (401, 403):
-                raise _unauthorised(server.base_url, error.code, scenario) from None
+                raise unauthorised(server.base_url, error.code, scenario) from None
             if error.code == 404:
                 return None
             if error.code == 407:
                 raise _refused_by_proxy(server.base_url) from None
+            if error.code == 500 and scenario.target.model is not None and server.healthy():
+                return None  # transformers serve without a cache of models
             reason = f"it answered {error.code} to /v1/models"
         except (OSError, ValueError, KeyError, TypeError) as error:
             cause = getattr(error, "reason", error)
@@ -214,118 +240,49 @@ def _refused_by_proxy(base_url: str) -> UsageError:
     )
 
 
-def _unauthorised(base_url: str, code: int, scenario: Scenario) -> UsageError:
-    name = scenario.target.api_key_env
-    given = "does not accept the key in" if os.environ.get(name) else "wants an API key, and there is none in"
-    return UsageError(
-        f"The server at {base_url} answered {code}: it {given} the environment variable {name}.",
-        hint=f"{'check the key in' if os.environ.get(name) else 'set'} {name}, or name another variable with "
-        "target.api_key_env",
-    )
+def _named_models(scenario: Scenario) -> dict[str, str]:
+    """Models that the workload names, each with the key that names it; the target's own first, where all requests are for
+    others."""
+    kinds = [one for one in scenario.workload.kinds() if isinstance(one, RequestClass)]
+    named = {
+        one.model: f"{path_of(one)}{'models' if isinstance(one, ModelShare) else 'model'}" for one in kinds if one.model
+    }
+    if scenario.target.model is None and kinds and all(one.model for one in kinds):
+        return named
+    return {scenario.target.model or "": "target.model", **named}
 
 
-def _choose_model(models: list[dict[str, Any]] | None, scenario: Scenario, base_url: str) -> tuple[str, int | None]:
-    wanted = scenario.target.model
+def _choose_model(
+    models: list[dict[str, Any]] | None, wanted: str | None, key: str, base_url: str
+) -> tuple[str, int | None]:
+    """(name, max_model_len) of the model that `key` names; of the first one where it names none."""
     if not models:
         if wanted is None:
             raise UsageError(f"The server at {base_url} lists no model.", hint="name it with --model")
         return wanted, None
     names = [str(model["id"]) for model in models]
+    if wanted is not None and f"{wanted}:latest" in names:
+        return wanted, None  # Ollama lists each with its tag
+    if wanted is not None and wanted not in names and wanted.startswith("/"):
+        return wanted, None  # transformers serve lists its cache, and serves folders besides
     if wanted is not None and wanted not in names:
         near = difflib.get_close_matches(wanted, names, n=1)
+        how = "set --model {}, or leave it out to take the first" if key == "target.model" else "name {} there"
         raise UsageError(
-            f"target.model is {wanted!r}, but the server at {base_url} serves {', '.join(map(repr, names))}.",
-            hint=f"set --model {near[0] if near else names[0]}, or leave it out to take the first",
+            f"{key} is {wanted!r}, but the server at {base_url} serves {', '.join(map(repr, names))}.",
+            hint=how.format(near[0] if near else names[0]),
         )
     chosen = models[names.index(wanted)] if wanted is not None else models[0]
-    length = chosen.get("max_model_len")
+    # An adapter has the length of the model that it is for.
+    parent = next((model for model in models if model["id"] == chosen.get("parent")), {})
+    length = chosen.get("max_model_len") or parent.get("max_model_len")
     return str(chosen["id"]), length if isinstance(length, int) else None
 
 
 def _version(server: _Server) -> str | None:
-    try:
-        return str(server.get("/version")["version"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _probe(
-    scenario: Scenario,
-    base_url: str,
-    route: Route,
-    workload: SyntheticWorkload | DatasetWorkload,
-    api_key: str | None,
-) -> RequestRecord:
-    """One short request through the very client that the workers use."""
-    planned = workload.build(_PROBE_LEVEL, 0, most_output_tokens=_PROBE_TOKENS)
-    exchange = Exchange(
-        level=_PROBE_LEVEL,
-        index=0,
-        user=0,
-        worker=0,
-        endpoint=scenario.target.endpoint,
-        dispatched_ns=time.monotonic_ns(),
-        input_tokens_requested=planned.input_tokens,
-        output_tokens_requested=planned.output_tokens,
-        output_forced=planned.output_forced,
-    )
-
-    async def send() -> None:
-        client = Client(
-            base_url,
-            scenario.target.endpoint,
-            limits=Limits(total_ns=round(scenario.target.ready_timeout * 1e9)),
-            api_key=api_key,
-            route=route,
-        )
+    for path, (key, name) in _VERSIONS.items():
         try:
-            await client.send(planned.body, exchange, "loadgen-probe")
-        finally:
-            await client.close()
-
-    with asyncio.Runner(loop_factory=WireLoop) as runner:
-        runner.run(send())
-    probe = decode(exchange)
-    return dataclasses.replace(probe, reason=without_key(probe.reason, api_key))
-
-
-def _check_probe(probe: RequestRecord, scenario: Scenario, base_url: str, model: str, counted_by: str) -> None:
-    url = f"{base_url} ({scenario.target.endpoint})"
-    match probe.status:
-        case record.OK:
-            pass
-        case "http_401" | "http_403":
-            raise _unauthorised(base_url, int(probe.status[5:]), scenario)
-        case "http_404":
-            raise UsageError(
-                f"{url} answered 404 to a request for model {model!r}: {probe.reason}",
-                hint="check --model and target.endpoint",
-            )
-        case record.NOT_A_STREAM:
-            raise LoadgenError(
-                f"{url} does not stream: {probe.reason}",
-                hint="time to first token cannot be measured without a stream; check what stands between you and the server",
-            )
-        case record.SHORT:
-            raise UsageError(
-                f"{url} ended an answer after {probe.output_tokens} of {probe.output_tokens_requested} tokens although "
-                "ignore_eos and min_tokens asked for all: it does not know them.",
-                hint="set --no-ignore-eos; answers then have the length that the model gives them",
-            )
-        case _:
-            raise LoadgenError(
-                f"A first request to {url} failed ({probe.status}): {probe.reason}",
-                hint="send the same request by hand and look at the server's log",
-            )
-    if probe.output_tokens is None:
-        raise LoadgenError(
-            f"{url} sends no usage with a stream, so its tokens cannot be counted.",
-            hint="the server must support stream_options.include_usage",
-        )
-    if None not in (probe.input_tokens, probe.input_tokens_requested) and (
-        probe.input_tokens != probe.input_tokens_requested
-    ):
-        raise UsageError(
-            f"{url} counted {probe.input_tokens} prompt tokens where {counted_by} counts {probe.input_tokens_requested}.",
-            hint="give workload.tokenizer the tokenizer of the served model, or leave it out to ask the server",
-        )
+            return name + str(server.get(path)[key])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None

@@ -15,6 +15,8 @@ from loadgen.datasets.formats import reader_of
 from loadgen.datasets.rows import Row
 from loadgen.datasets.survey import INDEX, INDEX_FILE, UNPACKED_FILE, Source
 
+_CHUNK = 1 << 20
+
 
 class Dataset:
     """Rows 0, 1, … of a file, those that were left out not counted. May be read by several threads at once."""
@@ -40,6 +42,18 @@ class Dataset:
             if isinstance(row := self._parse(data, Place(self._path)), Row):
                 return row
         raise Place(self._path).refusal("The file has changed since it was read.", "Leave it alone during a run.")
+
+    def row_bytes(self) -> NDArray[np.uint32]:
+        """How many bytes each row takes in the file: a view of the index."""
+        return self._index["bytes"]
+
+    def line(self, number: int) -> int:
+        """The line of the (unpacked) file in which a row begins, from 1."""
+        left, at, ends = int(self._index[number]["offset"]), 0, 0
+        while left and (data := os.pread(self._file, min(left, _CHUNK), at)):
+            ends += data.count(b"\n")
+            at, left = at + len(data), left - len(data)
+        return 1 + ends
 
     def timestamps_s(self) -> NDArray[np.float64]:
         """When each row was sent, in seconds after the first: a view of the index. NaN where a row does not say."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from loadgen.datasets.dataset import Dataset
 from loadgen.datasets.errors import Place
+from loadgen.datasets.long_rows import refuse_long_rows
 from loadgen.datasets.survey import Source, Survey, survey
 from loadgen.datasets.workload import DatasetWorkload, check_fits
 from loadgen.prompts.pool import check_exact, make_recipe
@@ -81,7 +82,18 @@ def plan_dataset(
     asked = scenario.workload
     lengths = asked.lengths()
     assert lengths is not None, "no file of lengths goes with a dataset"
-    _refuse_too_long(dataset, Independent(*lengths).longest[1], max_model_len)
+    most_output = Independent(*lengths).longest[1]
+    _refuse_too_long(dataset, most_output, max_model_len)
+    if dataset.survey.longest is None and max_model_len is not None:
+        refuse_long_rows(
+            Dataset(dataset.source, dataset.folder),
+            dataset.source.path,
+            counter,
+            endpoint=scenario.target.endpoint,
+            output_tokens=most_output,
+            most_output_tokens=max(most_output, dataset.survey.most_output_tokens),
+            max_model_len=max_model_len,
+        )
     recipe: PromptRecipe | None = None
     if dataset.survey.longest is not None:
         recipe = make_recipe(
@@ -100,6 +112,7 @@ def plan_dataset(
         continuous_usage=True,
         extra_body=asked.extra_body,
         recipe=recipe,
+        stream=scenario.target.stream,
     )
     check_exact(counter, endpoint=scenario.target.endpoint, prompts=workload.made_up_samples(_SAMPLES))
     return workload

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+LENGTH_KEYS = ("max_completion_tokens", "max_tokens")
+"""Keys of a body that limit its answer, the newer one first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -28,6 +31,13 @@ class Row:
     """When it was sent, in seconds from an origin that all rows of the file share."""
     hash_ids: tuple[int, ...] = ()
     """Ids of the prompt's blocks from the first on: equal ids are equal tokens. Only with `input_tokens`."""
+
+    @property
+    def most_output_tokens(self) -> int | None:
+        """Tokens that its answer may have, by its body too; None leaves it to the scenario."""
+        if self.body is None:
+            return self.output_tokens
+        return next((self.body[key] for key in LENGTH_KEYS if self.body.get(key) is not None), None)
 
 
 @dataclass(frozen=True, slots=True)

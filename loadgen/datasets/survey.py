@@ -62,11 +62,13 @@ class Survey:
     answer whose length the row leaves open counts as none."""
     short_inputs: Mapping[int, int] = field(default_factory=dict)
     """How many rows give a prompt of so many tokens, for lengths below `SHORT_TOKENS`."""
+    most_output_tokens: int = 0
+    """Of the row that asks for the longest answer; rows that leave it open count as none."""
 
     def to_dict(self) -> dict[str, Any]:
         """For the run's provenance."""
         told = asdict(self)
-        del told["short_inputs"]
+        del told["short_inputs"], told["most_output_tokens"]
         return told
 
 
@@ -157,6 +159,7 @@ class _Notes:
         self._left_out: Counter[str] = Counter()
         self._short_inputs: Counter[int] = Counter()
         self._longest: tuple[int, int, int] | None = None
+        self._most_output_tokens = 0
         self._timed = 0
         self._first_s = 0.0
         self._last: tuple[float, int] | None = None
@@ -175,6 +178,7 @@ class _Notes:
         if row.timestamp_s is not None:
             self._note_instant(row.timestamp_s, place)
         self._rows += 1
+        self._most_output_tokens = max(self._most_output_tokens, row.most_output_tokens or 0)
         if row.input_tokens is not None:
             if self._longest is None or lengths > sum(self._longest[1:]):
                 self._longest = (row.line, row.input_tokens, row.output_tokens or 0)
@@ -214,4 +218,5 @@ class _Notes:
             span_s=None if self._last is None else self._last[0] - self._first_s,
             longest=self._longest,
             short_inputs=dict(self._short_inputs),
+            most_output_tokens=self._most_output_tokens,
         )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import orjson
 
@@ -14,15 +14,13 @@ from loadgen.datasets.dataset import Dataset
 from loadgen.datasets.errors import Place
 from loadgen.datasets.made_up import MadeUpPrompts
 from loadgen.datasets.order import InFileOrder, Order, Shuffled
-from loadgen.datasets.rows import Row
+from loadgen.datasets.rows import LENGTH_KEYS, Row
 from loadgen.datasets.survey import Source
 from loadgen.prompts.recipe import PromptRecipe
 from loadgen.wire.exchange import Endpoint
 from loadgen.workload.draws import Draws
 from loadgen.workload.lengths import Distribution, distribution
 from loadgen.workload.planned import PlannedRequest
-
-_LENGTH_KEYS = ("max_completion_tokens", "max_tokens")
 
 
 def check_fits(row: Row, place: Place, endpoint: Endpoint) -> None:
@@ -59,6 +57,37 @@ class DatasetWorkload:
     extra_body: Mapping[str, Any]
     recipe: PromptRecipe | None = None
     """For rows that give lengths only; None where there are none."""
+    stream: bool = True
+    """Whether answers are asked for as streams."""
+    counted: bool = True
+    """Whether prompts that are made up have the tokens that they were made for by the server's own count."""
+
+    kinds: ClassVar[int] = 1
+    """Number of its classes."""
+
+    def model_of(self, kind: int) -> str:
+        """The model that its requests are for."""
+        return self.model
+
+    def extra_body_of(self, kind: int) -> Mapping[str, Any]:
+        """Further keys of its bodies."""
+        return self.extra_body
+
+    def with_template_tokens(self, kind: int, more: int) -> Self:
+        """The same where prompts that are made up have `more` tokens beside their words, and are as long as they were."""
+        if self.recipe is None:
+            return self
+        return replace(self, recipe=replace(self.recipe, overhead_tokens=self.recipe.overhead_tokens + more))
+
+    def uncounted(self, kind: int) -> Self:
+        """The same where nobody knows the tokens of prompts that are made up."""
+        return replace(self, counted=False)
+
+    def probe(
+        self, level: int, k: int, kind: int, *, most_output_tokens: int, shortest: bool = False
+    ) -> PlannedRequest:
+        """Request `k` of `level`, with few output tokens, to try it on the server."""
+        return self.build(level, k, most_output_tokens=most_output_tokens)
 
     def build(self, level: int, k: int, *, most_output_tokens: int | None = None) -> PlannedRequest:
         """Request `k` of `level`; for a probe of the server it may ask for fewer tokens than the row does."""
@@ -78,9 +107,9 @@ class DatasetWorkload:
         body: dict[str, Any] = {"model": self.model, **prompt, "max_tokens": output_tokens, **self._streamed}
         if self.ignore_eos:
             body |= {"ignore_eos": True, "min_tokens": output_tokens}
-        return PlannedRequest(
-            k, orjson.dumps({**body, **self.extra_body}), 0, input_tokens, output_tokens, self.ignore_eos
-        )
+        counted = input_tokens if self.counted else None
+        asked = orjson.dumps({**body, **self.extra_body})
+        return PlannedRequest(k, asked, 0, counted, output_tokens, self.ignore_eos, self.stream)
 
     def made_up_samples(self, count: int) -> list[tuple[str, int]]:
         """Some prompts that were made up for the lengths of rows, each with its tokens; none where rows have prompts."""
@@ -94,14 +123,16 @@ class DatasetWorkload:
 
     def _whole(self, body: dict[str, Any], level: int, k: int, most: int | None) -> PlannedRequest:
         """A body as it stands in the file, with the target's model, as a stream that says how many tokens it has."""
-        key = next((key for key in _LENGTH_KEYS if body.get(key) is not None), "max_tokens")
+        key = next((key for key in LENGTH_KEYS if body.get(key) is not None), "max_tokens")
         output_tokens = self._output_tokens(body.get(key), level, k, most)
         asked = {**body, "model": self.model, key: output_tokens, **self._streamed, **self.extra_body}
+        if not self.stream:
+            asked.pop("stream_options", None)  # the file's; servers refuse them without a stream
         # A longest length is not a length: only a server that is told so goes on after its end-of-sequence token.
         forced = bool(asked.get("ignore_eos")) and not asked.get("stop") and not asked.get("stop_token_ids")
         if forced:
             asked["min_tokens"] = output_tokens
-        return PlannedRequest(k, orjson.dumps(asked), 0, None, output_tokens, forced)
+        return PlannedRequest(k, orjson.dumps(asked), 0, None, output_tokens, forced, self.stream)
 
     def _prompt(self, text: str, system: str | None = None) -> dict[str, Any]:
         if self.endpoint == "completions":
@@ -115,6 +146,8 @@ class DatasetWorkload:
 
     @cached_property
     def _streamed(self) -> dict[str, Any]:
+        if not self.stream:
+            return {"stream": False}
         options: dict[str, Any] = {"include_usage": True}
         if self.continuous_usage:
             options["continuous_usage_stats"] = True
@@ -153,6 +186,8 @@ class DatasetWorkload:
             "continuous_usage": self.continuous_usage,
             "extra_body": dict(self.extra_body),
             "recipe": None if self.recipe is None else self.recipe.to_dict(),
+            "stream": self.stream,
+            "counted": self.counted,
         }
 
     @classmethod
@@ -171,4 +206,6 @@ class DatasetWorkload:
             continuous_usage=data["continuous_usage"],
             extra_body=data["extra_body"],
             recipe=None if data["recipe"] is None else PromptRecipe.from_dict(data["recipe"]),
+            stream=data["stream"],
+            counted=data["counted"],
         )

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from loadgen.metrics.client_series import client_series
 from loadgen.metrics.level_series import LevelSeries
 from loadgen.metrics.live import EDGES_S, LIVE_LATENCIES
+from loadgen.metrics.soak_series import soak_series
 from loadgen.record import is_failure
 
 HISTOGRAMS = {
@@ -81,6 +82,7 @@ class LiveMetrics(Collector):
         """Requests in flight and the own figures of the workers that are there now."""
         self._target: Target | None = None
         self._finished = False
+        self._soak: tuple[int, Mapping[str, Any]] | None = None
         self._levels = LevelSeries(scenario)
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -121,6 +123,11 @@ class LiveMetrics(Collector):
         with self._lock:
             self._levels.add(level)
 
+    def set_soak(self, windows: int, row: Mapping[str, Any]) -> None:
+        """A soak has so many whole windows; `row` has the figures of the last."""
+        with self._lock:
+            self._soak = (windows, row)
+
     def level_registry(self) -> CollectorRegistry | None:
         """The finished levels' series alone, as metrics.prom has them; None when no level has ended."""
         with self._lock:
@@ -159,12 +166,13 @@ class LiveMetrics(Collector):
             total = self._total()
             run = {"scenario": self._scenario, "model": self._levels.model or "", "version": self._version}
             present = list(self._present.values())
-            target, finished = self._target, self._finished
+            target, finished, soak = self._target, self._finished, self._soak
             levels = list(self._levels.collect())
         yield from _counters(total)
         yield from _histograms(total)
         yield from _gauges(in_flight, len(present), target, finished)
         yield from client_series([] if finished else [client for _, client in present])
+        yield from soak_series(soak)
         info = GaugeMetricFamily("loadgen_run_info", "The run: always 1.", labels=tuple(run))
         info.add_metric(tuple(run.values()), 1)
         yield info

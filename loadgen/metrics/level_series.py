@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from loadgen.metrics.server_series import server_series
 from loadgen.stats.asked import asked_number, is_open
 
 Level = Mapping[str, Any]
@@ -110,6 +111,7 @@ class LevelSeries(Collector):
                 requests.add_sample(requests.name, {**labels, "status": status}, count)
             valid.add_sample(valid.name, labels, int(level["valid"]))
         yield from (requests, valid)
+        yield from server_series(levels)
 
 
 def _load_label(level: Level) -> dict[str, str]:

@@ -9,6 +9,8 @@ from prometheus_client.core import Metric
 
 from loadgen.metrics.collector import LiveMetrics
 from loadgen.metrics.level_series import GAUGES, QUANTILES, SUMMARIES
+from loadgen.metrics.server_series import SERVER_GAUGES
+from loadgen.metrics.soak_series import SOAK_GAUGES
 from loadgen.record import OK
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "prometheus.md"
@@ -36,11 +38,13 @@ def _run_with_everything() -> LiveMetrics:
     """Every series there is, so that its labels can be read off."""
     level = {"concurrency": 1, "server": {"max_num_seqs": 1}, "level": 0, "requests": {OK: 1}, "valid": True}
     level |= dict.fromkeys(GAUGES, 1)
+    level |= {"server_metrics": dict.fromkeys(SERVER_GAUGES, 1), "limit": {"kind": "none"}}
     for latency in SUMMARIES:
         level |= {f"n_{latency}": 1, f"mean_{latency}_ms": 1}
         level |= {f"{statistic}_{latency}_ms": 1 for statistic in QUANTILES.values()}
     metrics = LiveMetrics(scenario="s", version="v")
     metrics.set_model("m")
+    metrics.set_soak(1, dict.fromkeys(SOAK_GAUGES, 1) | {"mark": None})
     metrics.add_level(level)
     metrics.add_level({**level, "concurrency": None, "request_rate": 1.0})
     return metrics

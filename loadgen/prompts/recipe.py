@@ -113,6 +113,10 @@ class PromptRecipe:
         name = f"prefix {self.seed} {self.prompt_set} {number}".encode()
         return b" ".join([self._opening, *self._random_words(name, max(0, tokens - 1))])
 
+    def text(self, name: str, words: int) -> bytes:
+        """`OPENING` and so many pseudo-random words: the same for the same name, seed and set, other ones for another."""
+        return b" ".join([self._opening, *self._random_words(f"{name} {self.seed} {self.prompt_set}".encode(), words)])
+
     def _random_words(self, name: bytes, count: int) -> list[bytes]:
         # An extendable hash instead of a random generator: no state to set up for each prompt, and the same words on
         # every machine and with every version of numpy.

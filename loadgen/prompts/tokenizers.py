@@ -10,6 +10,7 @@ import http.client
 import os
 import urllib.error
 import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +22,10 @@ from loadgen.route import Route
 REQUEST_TIMEOUT_S = 30.0
 
 
+Message = Mapping[str, str]
+"""`role` and `content`."""
+
+
 class TokenCounter(Protocol):
     """What is needed to make prompts of an exact length."""
 
@@ -29,6 +34,9 @@ class TokenCounter(Protocol):
 
     def count_chat(self, content: str) -> int:
         """Tokens of one user message at `/v1/chat/completions`: chat template and generation prompt included."""
+
+    def count_messages(self, messages: Sequence[Message]) -> int:
+        """The same of a whole conversation, each message with its `role` and `content`."""
 
     def describe(self) -> str:
         """Whose count it is, for messages and the run's provenance."""
@@ -60,17 +68,27 @@ class LocalCounter:
 
     def count_chat(self, content: str) -> int:
         """Raises `PromptError` when the tokenizer has no chat template."""
+        return self.count_messages([{"role": "user", "content": content}])
+
+    def count_messages(self, messages: Sequence[Message]) -> int:
+        """Raises `PromptError` when the tokenizer has no chat template, or one that refuses such messages."""
         if self._tokenizer.chat_template is None:
             raise PromptError(
                 f"The tokenizer {self._name!r} has no chat template, so a chat message cannot be counted.",
                 "use target.endpoint: completions, or a tokenizer with a chat template.",
             )
-        message = {"role": "user", "content": content}
-        return len(
-            self._tokenizer.apply_chat_template([message], tokenize=True, add_generation_prompt=True, return_dict=True)[
-                "input_ids"
-            ]
-        )
+        from jinja2 import TemplateError  # there since the tokenizer was loaded
+
+        try:
+            rendered = self._tokenizer.apply_chat_template(
+                [dict(message) for message in messages], tokenize=True, add_generation_prompt=True, return_dict=True
+            )
+        except TemplateError as error:
+            raise PromptError(
+                f"The chat template of the tokenizer {self._name!r} refuses the messages: {_excerpt(str(error))}",
+                "leave out what it does not know: a shared beginning of a conversation is its system message.",
+            ) from None
+        return len(rendered["input_ids"])
 
     def describe(self) -> str:
         return f"the tokenizer {self._name}"
@@ -96,10 +114,14 @@ class ServerCounter:
 
     def count_chat(self, content: str) -> int:
         """Raises `PromptError` when the server does not answer with a count."""
+        return self.count_messages([{"role": "user", "content": content}])
+
+    def count_messages(self, messages: Sequence[Message]) -> int:
+        """Raises `PromptError` when the server does not answer with a count."""
         # The template writes the special tokens itself: the chat endpoint adds none, so neither may the count.
         return self._count(
             {
-                "messages": [{"role": "user", "content": content}],
+                "messages": [dict(message) for message in messages],
                 "add_generation_prompt": True,
                 "add_special_tokens": False,
             }

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.stats.answers import setting_text, swept_settings
 from loadgen.stats.asked import asked_number, asked_of_several, is_open
 from loadgen.stats.open_rules import is_saturated
+from loadgen.stats.settings import by_kind, setting_text, swept_settings
 
 Level = Mapping[str, Any]
 Conditions = Mapping[str, str | int | float | None]
@@ -23,6 +23,9 @@ HOW_TO_READ = (
 FROM_SCHEDULE_MEANS = (
     "TTFT and E2E count from when the schedule wanted the request sent. offered, sent, done: requests/s that the schedule "
     "placed in the window, that were sent in it, and that ended ok in it."
+)
+NOT_STREAMED_MEANS = (
+    "not streaming: answers come whole, so there is no TTFT, TPOT and ITL; tokens count where their answer arrived."
 )
 WEAK_MEANS = f"{WEAK} fewer than five samples lie beyond this percentile."
 
@@ -42,16 +45,26 @@ def figure(level: Level, key: str) -> str:
     return (WEAK if key in level["weak_percentiles"] else "") + number(level[key])
 
 
+def interval_text(level: Level, key: str) -> str:
+    """`95 % interval 411 to 437`; empty where the figure has none."""
+    found = level["intervals"].get(key)
+    return "" if found is None else f"95 % interval {number(found[0])} to {number(found[1])}"
+
+
 def is_open_loop(levels: Sequence[Level]) -> bool:
-    """Whether requests came by a schedule; the levels of a run are all of one kind."""
+    """Whether requests came by a schedule, in some of the levels at least."""
     return any(is_open(level) for level in levels)
 
 
 def how_to_read(levels: Sequence[Level]) -> list[str]:
     """What the figures mean."""
     lines = list(HOW_TO_READ)
+    if whole := sum(level["not_streamed"] for level in levels):
+        begun = sum(sum(level["requests"].values()) for level in levels)
+        who = "" if whole == begun or not any(level["n_ttft"] for level in levels) else f"{whole} of {begun} requests "
+        lines.append(who + NOT_STREAMED_MEANS)
     if is_open_loop(levels):
-        service = ", ".join(figure(level, "p95_ttft_ms") for level in levels)
+        service = ", ".join(figure(level, "p95_ttft_ms") for level in levels if is_open(level))
         lines += [FROM_SCHEDULE_MEANS, f"Counted from the send (the server alone), TTFT P95 is {service} ms."]
     return lines
 
@@ -100,19 +113,11 @@ def repeated(levels: Sequence[Level]) -> bool:
     return any(level["run"] for level in levels)
 
 
-def by_setting(levels: Sequence[Level]) -> dict[str, list[Level]]:
-    """The levels of each combination of swept settings, in the order in which they ran."""
-    swept = swept_settings(levels)
-    groups: dict[str, list[Level]] = {}
-    for level in levels:
-        groups.setdefault(setting_text(level, swept), []).append(level)
-    return groups
-
-
-def class_rows(levels: Sequence[Level]) -> list[tuple[list[str], Level, Level]]:
-    """One entry for each class of each level: (swept settings and concurrency, the level, the class's own figures)."""
-    swept = swept_settings(levels)
-    repeats = repeated(levels)
+def class_rows(levels: Sequence[Level], *, of: Sequence[Level] | None = None) -> list[tuple[list[str], Level, Level]]:
+    """One entry for each class of each level: (swept settings and load, the level, the class's own figures). `of` are all levels
+    of the run where `levels` are only some of them: they decide which settings are named."""
+    swept = swept_settings(of or levels)
+    repeats = repeated(of or levels)
     return [
         (
             [
@@ -135,7 +140,10 @@ def prefix_lines(levels: Sequence[Level]) -> list[str]:
         return []
     least, most = f"{min(shares) * 100:.0f}", f"{max(shares) * 100:.0f}"
     span = most if least == most else f"{least} to {most}"
-    return [f"{span} % of the prompt tokens lie in shared prefixes: the most that a prefix cache can save."]
+    where = "lie in shared prefixes"
+    if any(level["turns"] for level in levels):
+        where = "were in the turn before, or lie in shared prefixes"
+    return [f"{span} % of the prompt tokens {where}: the most that a prefix cache can save."]
 
 
 def audit_lines(levels: Sequence[Level]) -> list[str]:
@@ -188,6 +196,10 @@ def notes(levels: Sequence[Level]) -> list[Note]:
 
 
 def _where(levels: Sequence[Level], swept: Sequence[str]) -> str:
+    return "; ".join(_where_of_kind(kind, swept) for kind in by_kind(levels))
+
+
+def _where_of_kind(levels: Sequence[Level], swept: Sequence[str]) -> str:
     groups: dict[str, list[str]] = {}
     for level in levels:
         groups.setdefault(setting_text(level, swept), []).append(asked_number(level))

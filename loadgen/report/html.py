@@ -22,6 +22,7 @@ from loadgen.report.figures import (
     failed,
     figure,
     how_to_read,
+    interval_text,
     is_open_loop,
     mark,
     notes,
@@ -32,8 +33,13 @@ from loadgen.report.figures import (
     slo_mark,
 )
 from loadgen.report.files import write_whole
-from loadgen.stats.answers import swept_settings
+from loadgen.report.pareto_chart import pareto_chart
+from loadgen.report.phases_table import phase_rows
+from loadgen.report.server_table import gpu_lines, limit_lines, outside_lines, server_headings, server_rows
+from loadgen.report.turns import turn_headings, turn_lines, turn_rows
+from loadgen.stats.answers import answer_lines
 from loadgen.stats.asked import asked_number
+from loadgen.stats.settings import by_kind, swept_settings
 
 _GROUPS = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2E": "e2el"}
 _OPEN_GROUPS = {
@@ -56,11 +62,6 @@ _OPEN_CLASS_GROUPS = {
     "TPOT": "tpot",
     "E2E from schedule": "e2el_from_schedule",
 }
-_QUESTIONS = {
-    "highest_within_slo": "Highest load within the SLO",
-    "highest_output_throughput": "Highest output throughput",
-    "repeats": "Repeats",
-}
 
 
 def write_report(
@@ -81,37 +82,91 @@ def page(scenario_name: str, levels: Sequence[Level], conditions: Conditions, an
     template = files("loadgen.report").joinpath("report.html.j2").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     swept = swept_settings(levels)
-    charts = (chart(levels, scenario_name, conditions) for chart in (throughput_chart, ttft_chart))
+    marks = _marks(answers)
+    charts = (
+        throughput_chart(levels, scenario_name, conditions, marks),
+        ttft_chart(levels, scenario_name, conditions),
+        pareto_chart(answers.get("pareto"), levels, scenario_name, conditions),
+    )
     return environment.from_string(template).render(
         scenario=scenario_name,
         levels=levels,
         conditions=conditions,
-        answers=[
-            (title, answers.get(key)) for key, title in _QUESTIONS.items() if answers.get(key) or key != "repeats"
-        ],
+        answers=_by_title(answer_lines(answers)),
+        no_answer=_no_answer(levels),
         # vl-convert escapes what it draws, and the page must not escape the drawing itself.
         charts=[Markup(chart) for chart in charts if chart is not None],
         swept=swept,
         repeats=repeated(levels),
-        load="asked req/s" if is_open_loop(levels) else "concurrency",
-        groups=_OPEN_GROUPS if is_open_loop(levels) else _GROUPS,
-        rates=_OPEN_RATES if is_open_loop(levels) else _RATES,
+        load=" or ".join(_load(kind) for kind in by_kind(levels)),
+        tables=[_table(kind, swept, repeats=repeated(levels)) for kind in by_kind(levels)],
         asked_number=asked_number,
-        rows=[_row(level, swept, repeats=repeated(levels)) for level in levels],
-        class_groups=list(_class_groups(levels)),
-        class_rows=[
-            [*conditions, one["name"], *_class_cells(one, _class_groups(levels).values())]
-            for conditions, _, one in class_rows(levels)
+        phase_rows=phase_rows(levels),
+        class_tables=[_class_table(kind, levels) for kind in by_kind(levels) if class_rows(kind)],
+        turn_headings=turn_headings(levels),
+        turn_rows=turn_rows(levels),
+        how_to_read=[
+            *how_to_read(levels),
+            WEAK_MEANS,
+            *turn_lines(levels),
+            *prefix_lines(levels),
+            *audit_lines(levels),
         ],
-        how_to_read=[*how_to_read(levels), WEAK_MEANS, *prefix_lines(levels), *audit_lines(levels)],
+        server_headings=server_headings(levels),
+        server_rows=server_rows(levels),
+        limits=[*limit_lines(levels), *outside_lines(levels), *gpu_lines(levels)],
         notes=notes(levels),
         errors=[(level, error) for level in levels for error in level["error_reasons"]],
         version=__version__,
     )
 
 
-def _class_groups(levels: Sequence[Level]) -> Mapping[str, str]:
-    return _OPEN_CLASS_GROUPS if is_open_loop(levels) else _CLASS_GROUPS
+def _marks(answers: Mapping[str, Any]) -> dict[int, list[str]]:
+    """What the answers call a level: its setting's `knee` or `capacity`, or `unstable`."""
+    marks: dict[int, list[str]] = {}
+    for name in ("knee", "capacity"):
+        for entry in answers.get(name) or []:
+            if entry["level"] is not None:
+                marks.setdefault(entry["level"], []).append(name)
+    for point in (answers.get("pareto") or {}).get("points", ()):
+        if "unstable" in point["marks"]:
+            marks.setdefault(point["level"], []).append("unstable")
+    return marks
+
+
+def _by_title(lines: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for title, text in lines:
+        found.setdefault(title, []).append(text)
+    return found
+
+
+def _no_answer(levels: Sequence[Level]) -> str | None:
+    if not any(level["valid"] for level in levels):
+        return "No valid level was measured, so nothing is answered."
+    return None if any(level["slo"] for level in levels) else "No SLO was given, so no capacity is told."
+
+
+def _load(kind: Sequence[Level]) -> str:
+    return "asked req/s" if is_open_loop(kind) else "concurrency"
+
+
+def _table(kind: Sequence[Level], swept: Sequence[str], *, repeats: bool) -> dict[str, Any]:
+    """The main table of levels that are all of one kind."""
+    return {
+        "load": _load(kind),
+        "groups": _OPEN_GROUPS if is_open_loop(kind) else _GROUPS,
+        "rates": _OPEN_RATES if is_open_loop(kind) else _RATES,
+        "rows": [_row(level, swept, repeats=repeats) for level in kind],
+    }
+
+
+def _class_table(kind: Sequence[Level], levels: Sequence[Level]) -> dict[str, Any]:
+    """The same for the classes of their workload."""
+    groups = _OPEN_CLASS_GROUPS if is_open_loop(kind) else _CLASS_GROUPS
+    found = class_rows(kind, of=levels)
+    rows = [[*conditions, one["name"], *_class_cells(one, groups.values())] for conditions, _, one in found]
+    return {"load": _load(kind), "groups": list(groups), "rows": rows}
 
 
 def _class_cells(one: Level, latencies: Iterable[str]) -> list[str]:
@@ -126,6 +181,8 @@ def _row(level: Level, swept: Sequence[str], *, repeats: bool) -> dict[str, Any]
     settings += [str(level["run"] + 1)] if repeats else []
     counts = [asked_number(level), str(ok(level)), str(failed(level))]
     groups, rates = (_OPEN_GROUPS, _OPEN_RATES) if is_open_loop([level]) else (_GROUPS, _RATES)
-    figures = [figure(level, f"{p}_{m}_ms") for m in groups.values() for p in ("p50", "p95")]
-    figures += [number(level[key]) for key in (*rates.values(), "achieved_concurrency")]
-    return {"cells": [*settings, *counts, *figures], "slo": slo_mark(level), "valid": mark(level)}
+    fields = [f"{p}_{m}_ms" for m in groups.values() for p in ("p50", "p95")]
+    figures = [(figure(level, field), interval_text(level, field)) for field in fields]
+    figures += [(number(level[key]), interval_text(level, key)) for key in (*rates.values(), "achieved_concurrency")]
+    cells = [*((cell, "") for cell in (*settings, *counts)), *figures]
+    return {"cells": cells, "slo": slo_mark(level), "valid": mark(level)}

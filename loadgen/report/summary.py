@@ -22,7 +22,10 @@ _PARTS = (
     "open_loop",
     "client",
     "audit",
+    "server_metrics",
+    "limit",
     "slo",
+    "phases",
     "full_run",
     "output_tokens_source",
     "finish_reasons",
@@ -75,9 +78,16 @@ def _cells(level: Level) -> Iterator[tuple[str, Any]]:
             yield name, "; ".join(found["rule"] for found in value)
         elif name == "weak_percentiles":
             yield name, "; ".join(value)
+        elif name == "intervals":
+            for field, (low, high) in value.items():
+                yield from ((f"{field}.low", low), (f"{field}.high", high))
         elif name == "classes":
             for one in value:
                 yield from _parts(f"classes.{one['name']}", {key: part for key, part in one.items() if key != "name"})
+        elif name == "turns":
+            yield from _parts(name, value or {})
+            for one in (value or {"by_turn": ()})["by_turn"]:
+                yield from _parts(f"turns.{one['name']}", {key: part for key, part in one.items() if key != "name"})
         elif name in _PARTS:
             yield from _parts(name, value or {})
         elif not isinstance(value, list | dict):

@@ -15,7 +15,6 @@ from loadgen.report.figures import (
     Conditions,
     Level,
     audit_lines,
-    by_setting,
     class_rows,
     condition_texts,
     failed,
@@ -30,8 +29,10 @@ from loadgen.report.figures import (
     repeated,
     slo_mark,
 )
-from loadgen.stats.answers import swept_settings
+from loadgen.report.server_table import gpu_lines, limit_lines, outside_lines, server_table
+from loadgen.report.turns import turn_lines, turn_table
 from loadgen.stats.asked import asked_number
+from loadgen.stats.settings import by_kind, by_setting, swept_settings
 
 _FIGURES = (
     ("TTFT\nP50 ms", "p50_ttft_ms"),
@@ -126,15 +127,22 @@ def report(levels: Sequence[Level], conditions: Conditions) -> Group:
     """The table, what the run was, how to read it, and every reason to distrust it with its remedy."""
     lines: list[RenderableType] = [] if levels else [Text("No level was measured.")]
     for setting, group in by_setting(levels).items():
-        lines += [Text(setting, style="bold"), table(group)] if setting else [table(group)]
-        lines.append(Text())
-    if (by_class := class_table(levels)) is not None:
-        lines += [Text("by class", style="bold"), by_class, Text()]
+        for kind in by_kind(group):
+            lines += [Text(setting, style="bold"), table(kind)] if setting else [table(kind)]
+            lines.append(Text())
+    for kind in by_kind(levels):
+        if (by_class := class_table(kind)) is not None:
+            lines += [Text("by class", style="bold"), by_class, Text()]
+    if (by_turn := turn_table(levels)) is not None:
+        lines += [Text("by turn", style="bold"), by_turn, Text()]
+    if (of_server := server_table(levels)) is not None:
+        lines += [Text("by the server's own metrics", style="bold"), of_server, Text()]
     lines.append(Text(" · ".join(condition_texts(conditions))))
     lines += [Text(line, style="dim") for line in how_to_read(levels)]
     if any(level["weak_percentiles"] for level in levels):
         lines.append(Text(WEAK_MEANS, style="dim"))
-    lines += [Text(line) for line in (*prefix_lines(levels), *audit_lines(levels))]
+    lines += [Text(line) for line in (*turn_lines(levels), *prefix_lines(levels), *audit_lines(levels))]
+    lines += [Text(line) for line in (*limit_lines(levels), *outside_lines(levels), *gpu_lines(levels))]
     for note in notes(levels):
         text = Text.assemble(
             (note.severity, _STYLES.get(note.severity, "yellow")), f" at {note.where}: {note.evidence}"

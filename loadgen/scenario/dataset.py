@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from loadgen.scenario.quantities import Count, Kind
+from loadgen.scenario.quantities import Count, FileName, Kind
 from loadgen.scenario.section import Section
 
 # What vLLM's --dataset-name and aiperf's --custom-dataset-type call them.
@@ -30,15 +29,10 @@ def _own_name(value: object) -> object:
     return _OTHER_NAMES.get(value, value) if isinstance(value, str) else value
 
 
-def _absolute(value: str) -> str:
-    # The run's scenario.yaml lies elsewhere, and must mean the same file.
-    return str(Path(value).expanduser().absolute())
-
-
 class DatasetSettings(Section):
     """A file of requests, in place of made-up ones of the lengths above. See docs/datasets.md."""
 
-    path: Annotated[str, Field(min_length=1), AfterValidator(_absolute), Kind("FILE")] | None = Field(
+    path: FileName | None = Field(
         None,
         description="File of requests to send, also packed with gzip; relative to the scenario's folder, on the command "
         "line to the current one. Null makes requests up.",

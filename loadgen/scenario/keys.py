@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import NoneType
 from typing import Any, get_args
 
@@ -12,6 +13,7 @@ from pydantic.fields import FieldInfo
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.quantities import Kind
 from loadgen.scenario.section import Section
+from loadgen.scenario.server import ServerSection, ServerSettings
 
 ENV_PREFIX = "LOADGEN_"
 
@@ -24,6 +26,8 @@ class Key:
     """`load.concurrency`, `workload.dataset.path`, or `seed` at the top."""
     metavar: str
     """How its value is written, e.g. `DURATION`; empty for a flag."""
+    repeatable: bool
+    """Whether its option may be given several times."""
     nullable: bool
     default: str
     """The default as people write it in YAML."""
@@ -52,11 +56,14 @@ def _sections_in(model: type[Section], prefix: str) -> dict[str, type[Section]]:
     found: dict[str, type[Section]] = {}
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            found[prefix + name] = field.annotation
-            found |= _sections_in(field.annotation, f"{prefix}{name}.")
+            # Of the two kinds of server, the one whose settings have names of their own.
+            section = ServerSettings if field.annotation is ServerSection else field.annotation
+            found[prefix + name] = section
+            found |= _sections_in(section, f"{prefix}{name}.")
     return found
 
 
+@cache
 def scenario_keys() -> Mapping[str, Key]:
     """Every key by its path, in the order of the model."""
     sections = section_models()
@@ -79,6 +86,7 @@ def _key(path: str, field: FieldInfo, default: str) -> Key:
         path=path,
         # The outermost mark is the nearest to what people write: a sweep of counts, not one count.
         metavar=kinds[0].metavar if kinds else "",
+        repeatable=bool(kinds) and kinds[0].repeatable,
         nullable=NoneType in get_args(field.annotation),
         default=default,
         description=field.description or "",

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from loadgen.errors import Problem, ScenarioError
+from loadgen.scenario.keys import scenario_keys
 from loadgen.scenario.load_section import LOADS, OPEN_ONLY, RATES
 from loadgen.scenario.model import Scenario
-from loadgen.scenario.refusals import from_validation, given_twice
+from loadgen.scenario.refusals import from_validation, given_twice, unknown_key
+from loadgen.scenario.server import SIMULATOR_ONLY, ServerSection, from_command_line
 from loadgen.scenario.settings import (
     Layer,
     Setting,
@@ -29,7 +32,10 @@ _log = logging.getLogger(__name__)
 # about starting one goes; `--slo` is a whole set of limits, so the file's limits go.
 _REPLACES = {
     "load.concurrency": tuple(f"load.{key}" for key in (*RATES, *OPEN_ONLY)),
-    **{f"load.{rate}": ("load.think_time", *(f"load.{key}" for key in LOADS if key != rate)) for rate in RATES},
+    **{
+        f"load.{rate}": ("load.think_time", "load.confirm", *(f"load.{key}" for key in LOADS if key != rate))
+        for rate in RATES
+    },
     "workload.dataset.path": tuple(f"workload.{key}" for key in (*NOT_OF_A_DATASET, "classes")),
     "workload.input_tokens": ("workload.dataset.",),
     "target.base_url": ("target.server", "server."),
@@ -65,6 +71,7 @@ def load_scenario(
         problems += refused
     problems += _given_twice(settings)
     chosen = {setting.path: setting for setting in _without_the_replaced(settings) if setting.path != "slo"}
+    problems += _sort_out_server(chosen)
     try:
         scenario = Scenario.model_validate(_nested(chosen.values()))
     except ValidationError as error:
@@ -73,6 +80,36 @@ def load_scenario(
     if problems:
         raise ScenarioError(problems)
     return scenario
+
+
+def _sort_out_server(chosen: dict[str, Setting]) -> list[Problem]:
+    """Reads what the command line says of vLLM's flags, and takes out what is not for the server that is started: unknown
+    keys where it is the simulator, the simulator's own where it is vLLM."""
+    target = chosen.get("target.server")
+    is_vllm = target is not None and target.value == "vllm"
+    problems: list[Problem] = []
+    for path, setting in list(chosen.items()):
+        leaf = path.removeprefix("server.")
+        if leaf == path or leaf in ServerSection.model_fields:
+            continue
+        if is_vllm and target is not None and leaf in SIMULATOR_ONLY:
+            del chosen[path]
+            if setting.layer < target.layer:
+                _log.warning(
+                    "%s: %s is left out, since it is the simulator's and vLLM is started.", setting.source, path
+                )
+            else:
+                wrong = f"{path} is a setting of the simulator, not a flag of vLLM."
+                problems.append(Problem(setting.source, wrong, "Leave it out, or set target.server to sim."))
+        elif is_vllm and setting.layer > Layer.FILE and isinstance(setting.value, str):
+            chosen[path] = replace(setting, value=from_command_line(setting.value))
+        elif not is_vllm and path not in scenario_keys():
+            del chosen[path]
+            problem = unknown_key(path, setting.source)
+            problems.append(
+                replace(problem, hint=f"{problem.hint} With target.server: vllm, any flag of vLLM is a key.")
+            )
+    return problems
 
 
 def _given_twice(settings: Sequence[Setting]) -> list[Problem]:

@@ -8,7 +8,17 @@ from pydantic import Field, model_validator
 
 from loadgen.arrivals.pattern import Pattern
 from loadgen.scenario.load_values import OpenRates, PositiveNumber, Stages, ThinkTimeValue
-from loadgen.scenario.quantities import Count, Counts, Duration, Kind, PositiveDuration, Text
+from loadgen.scenario.quantities import Count, Duration, FileName, Kind, PositiveDuration
+from loadgen.scenario.search_section import (
+    LEAST_RATE,
+    MOST_RATE,
+    MOST_USERS,
+    AutoCounts,
+    AutoRates,
+    Order,
+    SearchSection,
+    check_search,
+)
 from loadgen.scenario.section import Section
 
 LEAST_SETTLING_S = 5.0
@@ -31,22 +41,25 @@ class Load(Section):
     `rate_file` (an open loop: requests come when the schedule says, whatever the server does).
     """
 
-    concurrency: Counts | None = Field(
-        (1, 2, 4, 8), description="Requests in flight at once: one number, or a list, which is a sweep of levels."
+    concurrency: AutoCounts | None = Field(
+        (1, 2, 4, 8),
+        description="Requests in flight at once: one number, or a list, which is a sweep of levels; `auto` finds the most "
+        "that keep the limits.",
     )
-    request_rate: OpenRates | None = Field(
+    request_rate: AutoRates | None = Field(
         None,
-        description="Requests a second of an open loop, in place of concurrency: one number, or a list, which is a sweep.",
+        description="Requests a second of an open loop, in place of concurrency: one number, or a list, which is a sweep; "
+        "`auto` finds the most that keep the limits.",
     )
     stages: Stages | None = Field(
         None,
         description="Request rate of an open loop that changes: DURATION:RATE, or DURATION:RATE-RATE for a ramp, one after "
         "another, such as 30s:2,60s:2-10; the last rate stays. One level.",
     )
-    rate_file: Text | None = Field(
+    rate_file: FileName | None = Field(
         None,
         description="CSV file of an open loop's request rate, a line `seconds,rate`; straight lines lie between them. One "
-        "level.",
+        "level. A relative path counts from the scenario's folder.",
     )
     replay_speed: OpenRates | None = Field(
         None,
@@ -94,6 +107,17 @@ class Load(Section):
     num_runs: Annotated[int, Kind("N"), Field(ge=1, le=100)] = Field(
         1, description="How often the whole sweep is run; more than once gives median and spread of each level."
     )
+    order: Annotated[Order, Kind("ascending|shuffled|aba")] | None = Field(
+        None,
+        description="Order in which the levels of a sweep run: `ascending`, `shuffled` by the seed, or `aba`, which repeats the "
+        "first at the end, so that drift shows; null is as they are listed.",
+    )
+    confirm: bool = Field(
+        False,
+        description="Offer the rate that the capacity within the limits completed once more as Poisson arrivals, which do "
+        "not wait for answers as users do.",
+    )
+    search: SearchSection = Field(default_factory=SearchSection)
     drain_timeout: Duration = Field(
         30.0, description="How long requests of the window may take to end afterwards; later ones count as censored."
     )
@@ -145,6 +169,33 @@ class Load(Section):
             raise ValueError("With load.overflow drop, load.max_in_flight says from when on; it is not given.")
         return self
 
+    @model_validator(mode="after")
+    def _search_and_order(self) -> Self:
+        if self.searches:
+            key = "load.concurrency" if self.concurrency is not None else "load.request_rate"
+            if self.num_runs > 1 or self.order is not None:
+                other = "load.num_runs" if self.num_runs > 1 else "load.order"
+                raise ValueError(f"With {key} auto the search says which levels run, so {other} has no effect.")
+            check_search(self.search, users=self.concurrency is not None)
+        if self.confirm and self.open_loop:
+            raise ValueError(
+                "load.confirm offers the capacity of users as arrivals, and without load.concurrency there are none."
+            )
+        return self
+
+    @property
+    def searches(self) -> bool:
+        """Whether levels are found by a search."""
+        return () in (self.concurrency, self.request_rate)
+
+    @property
+    def search_bounds(self) -> tuple[float, float, float]:
+        """(first, lowest, highest) load of a search."""
+        first = self.search.min or 1.0
+        of_users = self.concurrency is not None
+        least = self.search.min or (1.0 if of_users else LEAST_RATE)
+        return first, least, max(first, self.search.max or (MOST_USERS if of_users else MOST_RATE))
+
     @property
     def open_loop(self) -> bool:
         """Whether arrivals follow a schedule."""
@@ -166,7 +217,11 @@ class Load(Section):
         return 0.0 if self.warmup is None and self.follows_a_course else self.warmup
 
     def steps(self) -> list[tuple[int | None, float | None, float | None]]:
-        """(concurrency, request rate, replay speed) of each level of a sweep; all None for a rate that changes."""
+        """(concurrency, request rate, replay speed) of each level of a sweep; all None for a rate that changes. Of a search
+        the first one."""
+        if self.searches:
+            first = self.search_bounds[0]
+            return [(round(first), None, None) if self.concurrency is not None else (None, first, None)]
         if self.concurrency is not None:
             return [(users, None, None) for users in self.concurrency]
         if self.replay_speed is not None:
@@ -179,5 +234,5 @@ class Load(Section):
         return warmup_s + (LEAST_WINDOW_S if window_s is None else window_s)
 
     def most_in_flight(self) -> int | None:
-        """How many requests there can be at once; None where nothing limits them."""
-        return max(self.concurrency) if self.concurrency is not None else self.max_in_flight
+        """How many requests there can be at once; None where nothing limits them, or a search finds it out."""
+        return max(self.concurrency, default=None) if self.concurrency is not None else self.max_in_flight

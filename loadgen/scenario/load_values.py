@@ -88,11 +88,12 @@ def _stages_text(stages: Sequence[Stage]) -> list[str]:
     return [stage.text() for stage in stages]
 
 
+_STAGE_SCHEMA = {"type": "string", "pattern": r"^[^:]+:[\d.eE+ ]+(-[\d.eE+ ]+)?$"}
 Stages = Annotated[
     tuple[Stage, ...],
     BeforeValidator(parse_stages),
     PlainSerializer(_stages_text),
-    WithJsonSchema({"type": "array", "items": {"type": "string"}, "minItems": 1}),
+    WithJsonSchema({"anyOf": [{"type": "array", "items": _STAGE_SCHEMA, "minItems": 1}, {"type": "string"}]}),
     Kind("DURATION:RATE[-RATE][,…]"),
 ]
 
@@ -124,6 +125,22 @@ ThinkTimeValue = Annotated[
     Field(),
     BeforeValidator(parse_think_time),
     PlainSerializer(_think_time_text),
-    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}, {"type": "object"}]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0},
+                {"type": "string"},
+                {
+                    "type": "object",
+                    "properties": {
+                        "distribution": {"enum": ["exponential", "fixed"]},
+                        "mean": {"type": ["number", "string"]},
+                    },
+                    "required": ["distribution", "mean"],
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
     Kind("DURATION"),
 ]

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializeAsAny,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from loadgen.scenario.load_section import Load
 from loadgen.scenario.quantities import (
@@ -22,10 +30,14 @@ from loadgen.scenario.quantities import (
     Text,
     parse_base_url,
 )
+from loadgen.scenario.request_rules import any_streams, check_requests
+from loadgen.scenario.safety import Safety, Soak, check_caps, check_soak
+from loadgen.scenario.search_section import check_limits, ordered
 from loadgen.scenario.section import Section
-from loadgen.scenario.server import ServerSettings
+from loadgen.scenario.server import ServerSection, ServerSettings, VllmSettings
 from loadgen.scenario.slo import Slo
 from loadgen.scenario.target import Target
+from loadgen.scenario.turns_section import refuse_conversations
 from loadgen.scenario.workload import Workload
 
 
@@ -51,9 +63,9 @@ class Timeouts(Section):
 
     connect: PositiveDuration | None = Field(10.0, description="Until the connection stands.")
     first_byte: PositiveDuration | None = Field(None, description="From sending until the first byte of the answer.")
-    first_token: PositiveDuration | None = Field(120.0, description="From sending until the first token.")
-    between_tokens: PositiveDuration | None = Field(60.0, description="From one token to the next.")
-    total: PositiveDuration | None = Field(600.0, description="From sending until the end of the stream.")
+    first_token: PositiveDuration | None = Field(120.0, description="From sending until the first token of a stream.")
+    between_tokens: PositiveDuration | None = Field(60.0, description="From one token of a stream to the next.")
+    total: PositiveDuration | None = Field(600.0, description="From sending until the end of the answer.")
 
 
 class Workers(Section):
@@ -121,6 +133,9 @@ class Level:
     """Of an open loop; None where its rate changes."""
     replay_speed: float | None = None
     """Of a replayed trace: how many times faster than recorded."""
+    step: int | None = None
+    """Which one it is of the levels that the scenario lists; another level that repeats it has the same. None of a level that was
+    found out on the way."""
 
 
 class Scenario(Section):
@@ -132,7 +147,9 @@ class Scenario(Section):
     load: Load = Field(default_factory=Load)
     timeouts: Timeouts = Field(default_factory=Timeouts)
     slo: Slo = Field(default_factory=Slo)
-    server: ServerSettings = Field(default_factory=ServerSettings)
+    soak: Soak = Field(default_factory=Soak)
+    safety: Safety = Field(default_factory=Safety)
+    server: SerializeAsAny[ServerSection] = Field(default_factory=dict, validate_default=True)
     workers: Workers = Field(default_factory=Workers)
     metrics: Metrics = Field(default_factory=Metrics)
     seed: Annotated[Natural, Field(lt=2**63)] | None = Field(
@@ -144,6 +161,26 @@ class Scenario(Section):
         "plain HTTP.",
     )
 
+    @field_validator("server", mode="before")
+    @classmethod
+    def _settings_of_the_server_that_is_started(cls, value: Any, info: ValidationInfo) -> Any:
+        target = info.data.get("target")
+        if not isinstance(value, dict) or target is None:  # a target that is refused says nothing of its settings
+            return value if isinstance(value, ServerSection) else ServerSettings()
+        return (VllmSettings if target.server == "vllm" else ServerSettings).model_validate(value)
+
+    @model_validator(mode="after")
+    def _vllm_has_a_model(self) -> Self:
+        if (
+            not isinstance(self.server, VllmSettings)
+            or self.server.command is not None
+            or self.target.model is not None
+        ):
+            return self
+        if not all(settings.get("model") for settings in self.server.combinations()):
+            raise ValueError("vLLM has no model to load: set server.model to a folder or a name on the hub.")
+        return self
+
     @model_validator(mode="after")
     def _server_settings_need_a_server_of_ours(self) -> Self:
         if self.target.base_url is not None and self.server.model_fields_set:
@@ -152,9 +189,26 @@ class Scenario(Section):
         return self
 
     @model_validator(mode="after")
+    def _a_search_has_limits(self) -> Self:
+        check_limits(self.slo, search=self.load.searches, confirm=self.load.confirm)
+        return self
+
+    @model_validator(mode="after")
+    def _the_load_is_safe(self) -> Self:
+        check_soak(self.soak, self.load)
+        check_caps(self.safety, self.load)
+        return self
+
+    @model_validator(mode="after")
     def _there_is_a_trace_to_replay(self) -> Self:
         if self.load.replay_speed is not None and self.workload.dataset.path is None:
             raise ValueError("load.replay_speed replays a trace, and workload.dataset.path names none.")
+        return self
+
+    @model_validator(mode="after")
+    def _conversations_can_arrive(self) -> Self:
+        if self.workload.has_conversations():
+            refuse_conversations(self.load)
         return self
 
     @model_validator(mode="after")
@@ -175,29 +229,39 @@ class Scenario(Section):
 
     @model_validator(mode="after")
     def _requests_fit_the_server(self) -> Self:
-        for path, input_tokens, output_tokens, note in self.workload.needed():
-            needed = input_tokens + output_tokens
-            for settings in self._server_combinations():
-                length = settings.get("max_model_len", needed)
-                if needed > length:
+        for arithmetic, needed, note in self.workload.needed():
+            for settings in self.server_combinations():
+                length = settings.get("max_model_len")
+                if isinstance(length, int) and 0 < length < needed:  # vLLM takes auto, 32k and -1 too
                     raise ValueError(
-                        f"{path}input_tokens + {path}output_tokens is up to {input_tokens} + {output_tokens} = {needed}, "
-                        f"more than server.max_model_len, {length}: the server would refuse such a request.{note}"
+                        f"{arithmetic} = {needed}, more than server.max_model_len, {length}: the server would refuse such a "
+                        f"request.{note}"
                     )
         return self
 
+    @model_validator(mode="after")
+    def _requests_can_be_asked_for(self) -> Self:
+        check_requests(self.target, self.workload, self.slo)
+        return self
+
+    def streams(self) -> bool:
+        """Whether any answer is asked for as a stream."""
+        return any_streams(self.target, self.workload)
+
     def levels(self) -> list[Level]:
-        """The levels in the order of running: settings of the server outermost, then repeats, the load innermost.
+        """The levels in the order of running: settings of the server outermost, then repeats, the load innermost. Of a search
+        the first one for each setting.
 
         Repeats are whole sweeps, so that a slow drift shows as spread instead of favouring a level.
         """
-        steps = itertools.product(self._server_combinations(), range(self.load.num_runs), self.load.steps())
-        return [
-            Level(number, concurrency, run, server, request_rate, replay_speed)
-            for number, (server, run, (concurrency, request_rate, replay_speed)) in enumerate(steps)
-        ]
+        found: list[Level] = []
+        for server, run in itertools.product(self.server_combinations(), range(self.load.num_runs)):
+            for users, rate, speed in ordered(self.load.steps(), self.load.order, seed=self.seed or 0, run=run):
+                found.append(Level(len(found), users, run, server, rate, speed, step=len(found)))
+        return found
 
-    def _server_combinations(self) -> list[dict[str, Any]]:
+    def server_combinations(self) -> list[dict[str, Any]]:
+        """Every setting of the server that we start, for each step of its sweep; one empty one for a server that is there."""
         return self.server.combinations() if self.target.server is not None else [{}]
 
     def with_seed(self) -> Scenario:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -22,6 +23,8 @@ class Kind:
     """How a value is written, for option help and documents: the metavar of an option, e.g. `DURATION`."""
 
     metavar: str
+    repeatable: bool = False
+    """Whether its option may be given several times, each time with a part of the value."""
 
 
 def parse_duration(value: object) -> float:
@@ -158,7 +161,8 @@ def without_credentials(url: str) -> str:
     return f"{scheme}://{rest.rpartition('@')[2]}"
 
 
-def _not_a_flag(value: object) -> object:
+def not_a_flag(value: object) -> object:
+    """The value itself. Raises ValueError for true and false."""
     # `yes` and `on` are True in YAML, and True is the integer 1 in Python: a typing error, never a count.
     if isinstance(value, bool):
         raise ValueError("That is true or false, not a number.")
@@ -170,12 +174,14 @@ def _off_is_none(value: object) -> object:
     return None if value is False or value == "off" else value
 
 
-Natural = Annotated[int, Field(ge=0), BeforeValidator(_not_a_flag), Kind("INT")]
-Count = Annotated[int, Field(ge=1), BeforeValidator(_not_a_flag), Kind("INT")]
-Number = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_not_a_flag), Kind("NUMBER")]
+Natural = Annotated[int, Field(ge=0), BeforeValidator(not_a_flag), Kind("INT")]
+Count = Annotated[int, Field(ge=1), BeforeValidator(not_a_flag), Kind("INT")]
+Number = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(not_a_flag), Kind("NUMBER")]
 
+_UNSIGNED = r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
+_UNIT = "([mM]?[sS]|[mMhH])"
 _DURATION_SCHEMA = {
-    "anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^[\d.]+ *(ms|s|m|h)?$"}]
+    "anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": rf"^ *{_UNSIGNED} *{_UNIT}? *$"}]
 }
 Duration = Annotated[
     float,
@@ -186,21 +192,33 @@ Duration = Annotated[
 ]
 """Seconds in code, `20s` or `500ms` in files; zero is allowed."""
 PositiveDuration = Annotated[Duration, AfterValidator(_above_zero)]
-Limit = Annotated[PositiveDuration, BeforeValidator(_with_unit)]
+Limit = Annotated[
+    PositiveDuration,
+    BeforeValidator(_with_unit),
+    WithJsonSchema({"type": "string", "pattern": rf"^ *{_UNSIGNED} *{_UNIT} *$"}),
+]
 """A duration that is refused without its unit."""
 
 Share = Annotated[
     float,
     BeforeValidator(parse_share),
     PlainSerializer(format_share, return_type=str),
-    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^[\d.]+ *%$"}]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
+                {"type": "string", "pattern": rf"^ *{_UNSIGNED} *% *$"},
+            ]
+        }
+    ),
     Kind("PERCENT"),
 ]
 """A share between 0 and 1 in code, `1%` in files."""
 
 
 def _sweep_schema(item: dict[str, Any]) -> WithJsonSchema:
-    return WithJsonSchema({"anyOf": [item, {"type": "array", "items": item, "minItems": 1}]})
+    text = {"type": "string", "pattern": rf"^ *\[? *{_UNSIGNED}( *, *{_UNSIGNED})* *\]? *$"}
+    return WithJsonSchema({"anyOf": [item, {"type": "array", "items": item, "minItems": 1}, text]})
 
 
 _SWEEP = (BeforeValidator(parse_sweep), PlainSerializer(format_sweep))
@@ -215,5 +233,19 @@ ProxyUrl = Annotated[
 ]
 """With its credentials in code, without them in files."""
 Text = Annotated[str, Kind("TEXT"), Field(min_length=1)]
+
+
+def _absolute(value: str) -> str:
+    # The run's scenario.yaml lies elsewhere, and must mean the same file.
+    return str(Path(value).expanduser().absolute())
+
+
+FileName = Annotated[str, Field(min_length=1), AfterValidator(_absolute), Kind("FILE")]
+"""A file that the run reads, and its scenario.yaml names."""
 BaseUrl = Annotated[str, BeforeValidator(parse_base_url), Kind("URL")]
-Port = Annotated[Annotated[Count, Field(le=65535)] | None, BeforeValidator(_off_is_none), Kind("PORT")]
+Port = Annotated[
+    Annotated[Count, Field(le=65535)] | None,
+    BeforeValidator(_off_is_none),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": 65535}, {"enum": [None, False, "off"]}]}),
+    Kind("PORT"),
+]

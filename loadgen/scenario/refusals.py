@@ -15,12 +15,13 @@ from loadgen.errors import Problem
 from loadgen.scenario.keys import Key, scenario_keys, section_models
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.quantities import parse_sweep
+from loadgen.scenario.server import VLLM_FLAG
 
 KEY_HINT = "Set the environment variable OPENAI_API_KEY; target.api_key_env can name another one."
 
 _SECRET_NAME = re.compile(r"api[_-]?key|secret|passw|authorization|credential|bearer|token$", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"//[^/@\s]+@|\b(sk|hf|pk|key)[-_][\w-]{6,}|\bBearer\s+\S+", re.IGNORECASE)
-_NEVER_SHOWN = ("target.api_key_env", "target.proxy")
+_NEVER_SHOWN = ("target.api_key_env", "target.proxy", "target.headers")
 _SENTENCES = {
     "int_parsing": "It must be a whole number.",
     "int_type": "It must be a whole number.",
@@ -50,6 +51,12 @@ class Given(Protocol):
     def value(self) -> Any: ...
     @property
     def source(self) -> str: ...
+
+
+def is_vllm_flag(path: str) -> bool:
+    """Whether a key without a name of its own may be a flag of vLLM, and is no secret."""
+    section, _, leaf = path.partition(".")
+    return section == "server" and VLLM_FLAG.fullmatch(leaf) is not None and _SECRET_NAME.search(leaf) is None
 
 
 def unknown_key(path: str, source: str) -> Problem:
@@ -149,7 +156,7 @@ def _sentence(detail: ErrorDetails) -> str:
 def _hint(key: Key, source: str) -> str:
     if key.path == "target.api_key_env":
         return KEY_HINT
-    if key.default == "null":
+    if key.default in ("null", "{}"):
         return key.description
     if source.startswith("--"):
         example = f"{source.removesuffix(key.path)}{key.path}=" if source.startswith("--set") else f"{source} "

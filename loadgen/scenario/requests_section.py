@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 import yaml
@@ -22,10 +21,10 @@ from pydantic import (
     model_validator,
 )
 
-from loadgen.scenario.quantities import Count, Kind, Natural
+from loadgen.scenario.quantities import Count, FileName, Kind, Natural
 from loadgen.scenario.section import Section
 from loadgen.wire.request import OWN_KEYS
-from loadgen.workload.lengths import Distribution, Fixed, distribution
+from loadgen.workload.lengths import Distribution, Fixed, distribution, json_schemas
 
 _EXAMPLE = "{distribution: lognormal, mean: 512, stddev: 128, min: 16, max: 4096}"
 
@@ -66,7 +65,7 @@ Lengths = Annotated[
     int | Distribution,
     PlainValidator(parse_lengths),
     PlainSerializer(_format_lengths),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "object", "required": ["distribution"]}]}),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, *json_schemas()]}),
     Kind("INT|DISTRIBUTION"),
 ]
 
@@ -79,15 +78,24 @@ def as_distribution(lengths: int | Distribution) -> Distribution:
 def _no_own_keys(value: Mapping[str, Any]) -> Mapping[str, Any]:
     if own := sorted(OWN_KEYS & set(value)):
         raise ValueError(f"{', '.join(own)} cannot be set here: what is measured depends on it.")
+    _check_tools(value)
     return value
 
 
+def _check_tools(extra_body: Mapping[str, Any]) -> None:
+    """Raises ValueError for tools that no server takes: better now than in the first answer."""
+    tools = extra_body.get("tools")
+    if tools is None:
+        return
+    if not isinstance(tools, list) or not tools:
+        raise ValueError("tools is a list of tools, at least one.")
+    for number, tool in enumerate(tools, 1):
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str) or "type" not in tool:
+            raise ValueError(f"Tool {number} is not written {{type: function, function: {{name: …, parameters: …}}}}.")
+
+
 ExtraBody = Annotated[dict[str, Any], BeforeValidator(yaml_of), AfterValidator(_no_own_keys), Kind("JSON")]
-
-
-def _absolute(value: str) -> str:
-    # The run's scenario.yaml lies elsewhere, and must mean the same file.
-    return str(Path(value).expanduser().absolute())
 
 
 class Prefixes(Section):
@@ -107,7 +115,7 @@ class Requests(Section):
         "distribution.",
     )
     output_tokens: Lengths = Field(128, description="Tokens that each request asks for: a number, or a distribution.")
-    lengths_file: Annotated[str, Field(min_length=1), AfterValidator(_absolute), Kind("FILE")] | None = Field(
+    lengths_file: FileName | None = Field(
         None,
         description="CSV or JSONL file of pairs `input_tokens,output_tokens` to draw from, in place of both; relative to the "
         "scenario's folder.",

@@ -41,6 +41,19 @@ def schedules(scenario: Scenario, timestamps_s: Sequence[float] | None = None) -
     }
 
 
+def schedule_of(scenario: Scenario, level: Level, timestamps_s: Sequence[float] | None = None) -> Schedule | None:
+    """The schedule of one level, whatever number it has; None for users. The scenario has its seed.
+
+    A level of arrivals in a closed loop's scenario is Poisson. Raises as `schedules`.
+    """
+    load = scenario.load
+    if level.concurrency is not None:
+        return None
+    if level.replay_speed is not None:
+        return _replayed(scenario, level, timestamps_s)
+    return _schedule(scenario, level.level, _course(load) or _steady(level.request_rate))
+
+
 def _replayed(scenario: Scenario, level: Level, timestamps_s: Sequence[float] | None) -> Schedule:
     assert timestamps_s is not None and level.replay_speed is not None and scenario.seed is not None
     schedule = replayed(scenario.load, timestamps_s, level.replay_speed, seed=scenario.seed, level=level.level)
@@ -86,6 +99,7 @@ def _schedule(scenario: Scenario, level: int, rate: Rate) -> Schedule:
         level=level,
         burst_size=load.burst_size,
         burst_period_s=load.burst_period,
+        turns=scenario.workload.mean_turns(),
     )
 
 

@@ -13,7 +13,7 @@ import yaml
 
 from loadgen.errors import Problem
 from loadgen.scenario.keys import ENV_PREFIX, scenario_keys, section_models
-from loadgen.scenario.refusals import unknown_key
+from loadgen.scenario.refusals import is_vllm_flag, unknown_key
 from loadgen.scenario.slo import parse_conditions
 
 # Kubernetes gives every pod such variables for each Service of its namespace: a Service named `loadgen-metrics` sets
@@ -21,7 +21,7 @@ from loadgen.scenario.slo import parse_conditions
 _SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT)(_\w+)?|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?")
 _SERVICE_LINK_VALUE = re.compile(r"(tcp|udp|sctp)://")
 
-_PATHS_FROM_FOLDER = frozenset({"workload.dataset.path", "workload.lengths_file"})
+_PATHS_FROM_FOLDER = frozenset({"workload.dataset.path", "workload.lengths_file", "load.rate_file"})
 """Keys whose relative path counts from the folder of the scenario that holds them."""
 
 
@@ -180,6 +180,8 @@ def _checked(settings: list[Setting], problems: list[Problem]) -> Found:
             keys = ", ".join(key.leaf for key in known.values() if key.section == setting.path)
             wrong = f"{setting.path} is a section and takes keys, not a value."
             problems.append(Problem(setting.source, wrong, f"Its keys are {keys}."))
+        elif setting.path not in known and is_vllm_flag(setting.path):
+            kept.append(setting)  # whether there is a vLLM to take it, only the whole scenario tells
         elif setting.path not in known:
             problems.append(unknown_key(setting.path, setting.source))
         elif known[setting.path].nullable and str(setting.value).strip().lower() in ("none", "null"):

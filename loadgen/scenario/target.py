@@ -5,17 +5,36 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
-from loadgen.scenario.quantities import BaseUrl, Count, Kind, PositiveDuration, ProxyUrl, Text
+from loadgen.headers import parse_headers, with_references
+from loadgen.scenario.quantities import BaseUrl, Count, Kind, PositiveDuration, ProxyUrl, Text, parse_base_url
 from loadgen.scenario.section import Section
+
+
+def parse_server_metrics(value: object) -> str:
+    """`off` (False in YAML), or a URL as it is."""
+    if value is False or value == "off":
+        return "off"
+    parse_base_url(value)  # for its refusals
+    return str(value).strip()
 
 
 class Target(Section):
     """What is measured: a server that the run starts (`server`), or one that is there already (`base_url`)."""
 
-    server: Annotated[Literal["sim"], Kind("sim")] | None = Field(
-        "sim", description="Server to start for the run; null where base_url is given. `sim` is the built-in simulator."
+    server: Annotated[Literal["sim", "vllm"], Kind("sim|vllm")] | None = Field(
+        "sim",
+        description="Server to start for the run; null where base_url is given. `sim` is the built-in simulator, `vllm` a "
+        "real vLLM, see [vllm.md](vllm.md).",
     )
     base_url: BaseUrl | None = Field(
         None, description="Root of an OpenAI-compatible server that is there already, such as http://127.0.0.1:8000."
@@ -40,6 +59,31 @@ class Target(Section):
         description="HTTP proxy to go through, such as http://127.0.0.1:3128 (HTTPS by CONNECT); those of the environment "
         "are not taken. User and password stand before the host, or in LOADGEN_PROXY_AUTH.",
     )
+    headers: Annotated[
+        dict[str, str],
+        BeforeValidator(parse_headers),
+        PlainSerializer(with_references),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "object", "additionalProperties": {"type": ["string", "number"]}},
+                    {"type": "array", "items": {"type": "string"}},
+                    {"type": "string"},
+                ]
+            }
+        ),
+        Kind("'NAME: VALUE'", repeatable=True),
+    ] = Field(
+        default_factory=dict,
+        repr=False,
+        description="Further headers of every request, such as {X-Tenant: blue}. A secret is given as a reference to an "
+        "environment variable, ${NAME}; one that is written out is kept out of the run folder.",
+    )
+    stream: bool = Field(
+        True,
+        description="Ask for answers as streams. Without, they come whole: there is no first token then, and no time between "
+        "tokens, only end-to-end latency and throughput.",
+    )
     connections: Annotated[Literal["keep-alive", "per-request"], Kind("keep-alive|per-request")] = Field(
         "keep-alive", description="Whether a connection is used again, or each request opens its own."
     )
@@ -51,13 +95,27 @@ class Target(Section):
         None,
         description="Connections open at once, over all workers; a request that finds none free waits. Null is no limit.",
     )
-    ready_timeout: PositiveDuration = Field(60.0, description="How long to wait until the server answers.")
+    server_metrics: Annotated[str, BeforeValidator(parse_server_metrics), Kind("URL|off")] | None = Field(
+        None,
+        description="Page with the server's own metrics, which is sampled while a level is measured; null is /metrics of "
+        "base_url. `off` leaves them alone.",
+    )
+    ready_timeout: PositiveDuration = Field(
+        60.0, description="How long to wait until the server answers; 600s for a vLLM that is started."
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _base_url_replaces_the_default_server(cls, data: Any) -> Any:
         if isinstance(data, dict) and data.get("base_url") is not None and "server" not in data:
             return {**data, "server": None}
+        return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_vllm_takes_its_time(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("server") == "vllm" and "ready_timeout" not in data:
+            return {**data, "ready_timeout": 600.0}
         return data
 
     @model_validator(mode="after")

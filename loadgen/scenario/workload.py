@@ -17,8 +17,9 @@ from pydantic import (
 
 from loadgen.scenario.dataset import DatasetSettings
 from loadgen.scenario.quantities import Kind, Natural, Number, Share, Text, format_share
-from loadgen.scenario.requests_section import Requests, yaml_of
-from loadgen.workload.lengths import Distribution, Normal, Uniform
+from loadgen.scenario.requests_section import yaml_of
+from loadgen.scenario.turns_section import TURN_KEYS, RequestsInTurns
+from loadgen.workload.lengths import Distribution, Normal, Uniform, expected
 
 
 def _class_name(value: str) -> str:
@@ -35,11 +36,14 @@ def _above_zero(value: float) -> float:
     return value
 
 
-class RequestClass(Requests):
+class RequestClass(RequestsInTurns):
     """One class of a mix."""
 
     name: Annotated[str, AfterValidator(_class_name)]
     share: Annotated[Share, AfterValidator(_above_zero)]
+    model: Text | None = None
+    stream: bool | None = None
+    ignore_eos: bool | None = None
 
     @model_validator(mode="after")
     def _has_lengths(self) -> Self:
@@ -47,6 +51,20 @@ class RequestClass(Requests):
         if missing and self.lengths_file is None:
             raise ValueError(f"Class {self.name!r} has no {missing[0]}.")
         return self
+
+
+class ModelShare(RequestClass):
+    """What `workload.models` makes of the workload for one of them."""
+
+
+def path_of(one: RequestsInTurns) -> str:
+    """What stands before the names of the keys of one of `Workload.kinds()`."""
+    own = isinstance(one, RequestClass) and not isinstance(one, ModelShare)
+    return f"workload.classes.{one.name}." if isinstance(one, RequestClass) and own else "workload."
+
+
+def _share_of(one: RequestsInTurns) -> float:
+    return one.share if isinstance(one, RequestClass) else 1.0
 
 
 _OF_A_CLASS = (
@@ -58,6 +76,7 @@ _OF_A_CLASS = (
     "input_stddev",
     "output_stddev",
     "range_ratio",
+    *TURN_KEYS,
 )
 
 
@@ -65,13 +84,20 @@ NOT_OF_A_DATASET = tuple(key for key in _OF_A_CLASS if key not in ("output_token
 """Keys that mean nothing where a file gives the prompts."""
 
 
-class Workload(Requests):
+class Workload(RequestsInTurns):
     """What each request asks for."""
 
     classes: Annotated[tuple[RequestClass, ...], BeforeValidator(yaml_of), Kind("CLASSES")] = Field(
         (),
         description="A mix: a list of classes, each with name, share, input_tokens, output_tokens, and lengths_file, "
-        "shared_prefix_tokens, prefixes or extra_body of its own.",
+        "shared_prefix_tokens, prefixes, extra_body, model, stream or ignore_eos of its own.",
+    )
+    models: Annotated[
+        dict[str, Annotated[Share, AfterValidator(_above_zero)]], BeforeValidator(yaml_of), Kind("MODELS")
+    ] = Field(
+        default_factory=dict,
+        description="Several models by share, such as {base: 70%, adapter: 30%}: each has the same requests, and figures of "
+        "its own. Without, all are for target.model.",
     )
     input_stddev: Number | None = Field(
         None, description="Standard deviation of the prompt tokens: a normal distribution around input_tokens."
@@ -114,6 +140,41 @@ class Workload(Requests):
                 f"The shares of workload.classes sum to {format_share(round(whole, 9))} ({shares}), and must sum to 100%."
             )
         return self
+
+    @model_validator(mode="after")
+    def _models_are_a_whole(self) -> Self:
+        if not self.models:
+            return self
+        if self.classes:
+            raise ValueError(
+                "workload.classes has the shares, so workload.models has no effect: give each class its model."
+            )
+        if self.dataset.path is not None:
+            raise ValueError("workload.dataset.path gives requests for target.model, so workload.models has no effect.")
+        whole = sum(self.models.values())
+        if abs(whole - 1) > 1e-6:
+            raise ValueError(
+                f"The shares of workload.models sum to {format_share(round(whole, 9))}, and must sum to 100%."
+            )
+        return self
+
+    def models_in_words(self, first: str | None) -> str | None:
+        """`base 70%, adapter 30%`; `first`, the target's model, where all requests are for that one."""
+        shares: dict[str | None, float] = {}
+        for one in self.kinds():
+            model, share = (one.model, one.share) if isinstance(one, RequestClass) else (None, 1.0)
+            shares[model or first] = shares.get(model or first, 0.0) + share
+        if len(shares) == 1:
+            return next(iter(shares))
+        return ", ".join(f"{model} {format_share(round(share, 9))}" for model, share in shares.items())
+
+    def forced_in_words(self) -> str:
+        """Whether answers are made as long as asked: `forced`, `at most`, or `forced, but at most for CLASS`."""
+        free = [one.name for one in self.kinds() if isinstance(one, RequestClass) and one.ignore_eos is False]
+        made = [one.name for one in self.kinds() if isinstance(one, RequestClass) and one.ignore_eos]
+        if self.ignore_eos:
+            return "forced" if not free else f"forced, but at most for {', '.join(free)}"
+        return "at most" if not made else f"at most, but forced for {', '.join(made)}"
 
     @model_validator(mode="after")
     def _a_dataset_stands_alone(self) -> Self:
@@ -176,19 +237,51 @@ class Workload(Requests):
             return input_words, output_words
         return f"as in {Path(self.dataset.path).name}", f"as there, else {output_words}"
 
-    def kinds(self) -> Sequence[Requests]:
-        """The classes in order; a workload without any is its own only one."""
-        return self.classes or (self,)
+    def mean_turns(self) -> float:
+        """Requests of a conversation on average; 1 where every request stands alone."""
+        turns = [(_share_of(one), expected(one.turn_lengths()[0])) for one in self.kinds()]
+        return sum(share * mean for share, mean in turns) / sum(share for share, _ in turns)
 
-    def needed(self) -> list[tuple[str, int, int, str]]:
-        """(path of the keys, longest input, longest output, a note) of each class whose lengths do not stand in a file."""
-        found: list[tuple[str, int, int, str]] = []
+    def mean_think_s(self, load_think_s: float) -> float:
+        """How long a closed loop's user waits after an answer on average, between turns or for its next conversation.
+
+        `load_think_s`: mean of `load.think_time`."""
+        requests = waits_s = 0.0
+        for one in self.kinds():
+            share, turns = _share_of(one), expected(one.turn_lengths()[0])
+            between_s = load_think_s if one.turn_think_time is None else one.turn_think_time.mean_s
+            requests += share * turns
+            waits_s += share * ((turns - 1) * between_s + load_think_s)
+        return waits_s / requests
+
+    def has_conversations(self) -> bool:
+        """Whether any request is a turn of a conversation."""
+        return self.dataset.path is None and any(one.has_turns for one in self.kinds())
+
+    def kinds(self) -> Sequence[RequestsInTurns]:
+        """The classes in order, or one for each of several models; a workload without any is its own only one."""
+        return self.classes or self._by_model() or (self,)
+
+    def _by_model(self) -> tuple[ModelShare, ...]:
+        asked = {key: getattr(self, key) for key in RequestsInTurns.model_fields}
+        if (lengths := self.lengths()) is not None:
+            asked |= {"input_tokens": lengths[0], "output_tokens": lengths[1]}
+        return tuple(
+            ModelShare.model_construct(name=model, share=share, model=model, **asked)
+            for model, share in self.models.items()
+        )
+
+    def needed(self) -> list[tuple[str, int, str]]:
+        """(the arithmetic, the most tokens of a request, a note) of each class whose lengths do not stand in a file."""
+        found: list[tuple[str, int, str]] = []
         if self.dataset.path is not None:
             return found
         for one in self.kinds():
-            path = f"workload.classes.{one.name}." if isinstance(one, RequestClass) else "workload."
-            if (lengths := one.lengths()) is not None:
-                unbounded = any(isinstance(length, Normal) and length.max is None for length in lengths)
+            path = path_of(one)
+            if (lengths := one.lengths()) is not None and (longest := one.longest(path)) is not None:
+                unbounded = any(
+                    isinstance(length, Normal) and length.max is None for length in (*lengths, *one.turn_lengths())
+                )
                 note = " A distribution without a max ends six standard deviations above its mean." if unbounded else ""
-                found.append((path, lengths[0].longest, lengths[1].longest, note))
+                found.append((*longest, note))
         return found

@@ -5,13 +5,25 @@ An answer never says more than was measured: the boundary between two levels is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
+from loadgen.search.answer import search_answers
+from loadgen.search.failures import failed_settings
+from loadgen.search.search import Search
 from loadgen.stats.asked import asked, asked_number, asked_of
+from loadgen.stats.capacity import capacities, found_by_setting
+from loadgen.stats.confirmation import confirmations
+from loadgen.stats.curve import unstable_levels
+from loadgen.stats.drift import drifts
+from loadgen.stats.knee import knees
 from loadgen.stats.open_rules import is_saturated
+from loadgen.stats.pareto import pareto
+from loadgen.stats.recommended import recommended
 from loadgen.stats.repeats import repeats, representative
-from loadgen.stats.slo import ERROR_RATE
+from loadgen.stats.settings import headline, setting_text, swept_settings
+from loadgen.stats.slo import slo_text
+from loadgen.stats.soak import soaks
 
 Level = Mapping[str, Any]
 
@@ -20,40 +32,97 @@ ALL_FAILED = 1
 NONE_VALID = 3
 
 
-def verdict(levels: Sequence[Level]) -> dict[str, int]:
-    """{valid_levels, invalid_levels, exit_code}: 1 when no request of the run succeeded, 3 when no level is valid."""
+def verdict(levels: Sequence[Level]) -> dict[str, Any]:
+    """{valid_levels, invalid_levels, rests_on_invalid, exit_code}: 1 when no request of the run succeeded, 3 when no level is
+    valid or the answer rests on an invalid one, which `rests_on_invalid` then names; else it is None."""
     valid = sum(level["valid"] for level in levels)
     ok = sum(level["requests"]["ok"] for level in levels)
     ended = sum(sum(level["requests"].values()) for level in levels)
-    exit_code = ALL_GOOD if valid else NONE_VALID
+    rests = _rests_on_invalid(levels) if valid else None
+    exit_code = NONE_VALID if rests or not valid else ALL_GOOD
     if not levels or (ended and not ok):
         exit_code = ALL_FAILED
-    return {"valid_levels": valid, "invalid_levels": len(levels) - valid, "exit_code": exit_code}
-
-
-def answers(levels: Sequence[Level]) -> dict[str, Any]:
-    """{highest_within_slo, highest_output_throughput, repeats}; None without an SLO, or without a valid level.
-
-    Each answer has `text` (the answer and its conditions in words) and, where there is one, `level`, `concurrency`,
-    `request_rate` and `server` of the level that it rests on. With swept server settings the SLO is answered for each of them, the best
-    first in `text`, all in `by_server`.
-    """
     return {
-        "highest_within_slo": _highest_within_slo(levels),
-        "highest_output_throughput": _highest_output_throughput(levels),
-        "repeats": repeats(levels),
+        "valid_levels": valid,
+        "invalid_levels": len(levels) - valid,
+        "rests_on_invalid": rests,
+        "exit_code": exit_code,
     }
 
 
-def swept_settings(levels: Sequence[Level]) -> list[str]:
-    """Names of the server settings that differ between levels, in the order of the scenario."""
-    names = dict.fromkeys(name for level in levels for name in level["server"])
-    return [name for name in names if len({str(level["server"].get(name)) for level in levels}) > 1]
+def _rests_on_invalid(levels: Sequence[Level]) -> str | None:
+    """The capacity of the best setting, where the level that should bound it is invalid: had it been valid, the answer might
+    be another."""
+    capacity = [(found.best.level, found) for _, found in found_by_setting(levels) if found.best is not None]
+    if not capacity:
+        return None
+    best, found = max(capacity, key=lambda one: one[0]["request_throughput"] or 0.0)
+    if not found.rests_on_invalid:
+        return None
+    return (
+        f"The capacity, {_conditions_of(best, swept_settings(levels))}, rests on an invalid level: "
+        f"{asked_of(found.between[0].level)} should say whether more is possible."
+    )
 
 
-def setting_text(level: Level, names: Sequence[str]) -> str:
-    """`max_num_seqs 8`; empty without names."""
-    return ", ".join(f"{name} {level['server'].get(name, '–')}" for name in names)
+def answers(
+    levels: Sequence[Level], *, search: Search | None = None, failures: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """{recommended, capacity, search, knee, highest_within_slo, highest_output_throughput, pareto, confirmation, repeats, drift,
+    soak, failed}.
+
+    `search`: how the levels were found, where they were; `failures`: of servers, as the journal has them. `capacity`, `search`,
+    `knee`, `confirmation`, `drift`, `soak` and `failed` are lists; the others objects, None where there is nothing to say. Every entry has `text` (the answer and its conditions in words) and, where there is one, `level`, `concurrency`,
+    `request_rate` and `server` of the level that it rests on. With swept server settings `highest_within_slo` has the best
+    one in `text`, all in `by_server`.
+    """
+    return {
+        "recommended": recommended(levels),
+        "capacity": capacities(levels),
+        "search": [] if search is None else search_answers(levels, search),
+        "knee": knees(levels),
+        "highest_within_slo": _highest_within_slo(levels),
+        "highest_output_throughput": _highest_output_throughput(levels),
+        "pareto": pareto(levels),
+        "confirmation": confirmations(levels),
+        "repeats": repeats(levels),
+        "drift": drifts(levels),
+        "soak": soaks(levels),
+        "failed": failed_settings(failures),
+    }
+
+
+TITLES = {
+    "recommended": "Recommended",
+    "capacity": "Capacity within the SLO",
+    "search": "Search",
+    "highest_within_slo": "Highest load within the SLO",
+    "highest_output_throughput": "Highest output throughput",
+    "knee": "Knee",
+    "confirmation": "Open-loop confirmation",
+    "repeats": "Repeats",
+    "drift": "Drift between first and last",
+    "soak": "Soak",
+    "failed": "Server",
+}
+"""The answers as people read them, in the order in which they are shown."""
+
+
+def _nobody(said: Mapping[str, Any]) -> bool:
+    return bool(said["capacity"]) and said["highest_within_slo"]["level"] is None
+
+
+def answer_lines(said: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(title, text) of every answer that there is, in the order of `TITLES`; what a capacity says already is not said again."""
+    lines = []
+    told = {entry["level"] for entry in said.get("capacity") or []} - {None}
+    for name, title in TITLES.items():
+        found = said.get(name)
+        if name == "highest_within_slo" and found is not None and (found["level"] in told or _nobody(said)):
+            continue
+        entries = found if isinstance(found, list) else [found]
+        lines += [(title, entry["text"]) for entry in entries if entry is not None]
+    return lines
 
 
 def _conditions_of(level: Level, names: Sequence[str]) -> str:
@@ -65,28 +134,34 @@ def _at(level: Level) -> dict[str, Any]:
 
 
 def _highest_output_throughput(levels: Sequence[Level]) -> dict[str, Any] | None:
+    levels = headline(levels)
     valid = [level for level in levels if level["valid"]]
     if not valid:
         return None
-    best = max(valid, key=lambda level: level["output_throughput"])
+    unstable = unstable_levels(levels)
+    best = max(valid, key=lambda level: (level["level"] not in unstable, level["output_throughput"]))
     text = f"{best['output_throughput']:,.1f} output tokens/s at {_conditions_of(best, swept_settings(levels))}"
     invalid = len(levels) - len(valid)
     if invalid:
         text += f"; {invalid} of {len(levels)} levels are invalid and were left out"
-    elif len(valid) > 1 and asked(best) == max(map(asked, valid)) and not is_saturated(best):
+    elif (
+        len(valid) > 1
+        and asked(best) == max(map(asked, valid))
+        and not is_saturated(best)
+        and not _has_knee(best, levels)
+    ):
         text += "; it is the highest level measured, so the most that the server can do may be more"
     return {**_at(best), "value": best["output_throughput"], "text": text + "."}
+
+
+def _has_knee(best: Level, levels: Sequence[Level]) -> bool:
+    return any(knee["server"] == best["server"] and knee["level"] is not None for knee in knees(levels))
 
 
 def _meets(level: Level) -> bool:
     # A latency that could not be measured (nothing succeeded) is not an SLO that was kept; nor is one that would have
     # been exceeded, had the load lasted longer.
     return not is_saturated(level) and all(one["met"] is True for one in level["slo"].values())
-
-
-def slo_text(key: str, value: float) -> str:
-    """`500 ms`, or `1 %` for the error rate."""
-    return f"{value * 100:.3g} %" if key == ERROR_RATE else f"{value:,.4g} ms"
 
 
 def _asked(level: Level) -> str:
@@ -104,14 +179,15 @@ def _missed(level: Level) -> str:
 
 
 def _highest_within_slo(levels: Sequence[Level]) -> dict[str, Any] | None:
-    judged = sorted((level for level in levels if level["slo"]), key=asked)
+    judged = sorted((level for level in headline(levels) if level["slo"]), key=asked)
     if not judged:
         return None
     names = swept_settings(judged)
     groups: dict[str, list[Level]] = {}
     for level in judged:
         groups.setdefault(setting_text(level, names), []).append(level)
-    by_server = [_within_slo(_one_each(group), names) for group in groups.values()]
+    unstable = unstable_levels(judged)
+    by_server = [_within_slo(_one_each(group), names, unstable) for group in groups.values()]
     best = max(by_server, key=lambda answer: (_asked_in(answer), answer["output_throughput"] or 0))
     text = f"{best['text'][:1].upper()}{best['text'][1:]} SLO: {_asked(judged[0])}."
     return {**best, "text": text, "by_server": by_server if len(by_server) > 1 else []}
@@ -130,11 +206,11 @@ def _one_each(group: Sequence[Level]) -> list[Level]:
     return [representative(runs, meets=meets) for runs in same.values()]
 
 
-def _within_slo(group: Sequence[Level], names: Sequence[str]) -> dict[str, Any]:
+def _within_slo(group: Sequence[Level], names: Sequence[str], unstable: Container[int]) -> dict[str, Any]:
     """The answer for levels of one server setting, in order of load."""
     settings = setting_text(group[0], names)
     valid = [level for level in group if level["valid"]]
-    met = [level for level in valid if _meets(level)]
+    met = [level for level in valid if _meets(level) and level["level"] not in unstable]
     if not met:
         where = f" with {settings}" if settings else ""
         why = "met at no valid level" if valid else "not answered: no level is valid"

@@ -25,6 +25,12 @@ def asked(level: Level) -> float:
     return float(level["request_rate"] if is_open(level) else level["concurrency"])
 
 
+def asked_exactly(level: Level) -> float | int:
+    """That number as it was asked for: users are whole."""
+    number: float | int = level["request_rate"] if is_open(level) else level["concurrency"]
+    return number
+
+
 def asked_number(level: Level) -> str:
     """That number as people write it."""
     return f"{level['request_rate']:.4g}" if is_open(level) else str(level["concurrency"])

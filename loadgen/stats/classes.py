@@ -24,10 +24,14 @@ class RequestKind:
     """What a level needs to know of one class: `RequestRecord.kind` is its index."""
 
     name: str
-    share: float
-    """How often it was to come up, between 0 and 1."""
-    prefix_tokens: int
-    """Tokens at the beginning of each prompt that other requests have too."""
+    share: float | None
+    """How often it was to come up, between 0 and 1; None where nobody said."""
+    prefix_tokens: int | None
+    """Tokens at the beginning of each prompt that other requests have too; None where nobody said."""
+    model: str | None = None
+    """The model that it asks for; None where the workload has only one."""
+    streamed: bool = True
+    """Whether its answers are asked for as streams."""
 
 
 def class_figures(
@@ -58,6 +62,8 @@ def class_figures(
             {
                 "name": kind.name,
                 "share": kind.share,
+                "model": kind.model,
+                "streamed": kind.streamed,
                 "requests": {OK: ends.pop(OK, 0), **dict(sorted(ends.items()))},
                 "request_throughput": int((completed & mine).sum()) / window_s,
                 "output_throughput": float(c.tokens[arrived & mine[c.request]].sum()) / window_s,
@@ -70,12 +76,14 @@ def class_figures(
 
 
 def intended_prefix_share(c: Columns, begun: Flags, kinds: Sequence[RequestKind]) -> float | None:
-    """Share of the prompt tokens of the ok requests of the window that other requests have at the same place too.
+    """Share of the prompt tokens of the ok requests of the window that the server was given before at the same place: in
+    other requests, or in the turn of the conversation before.
 
     So much a prefix cache could know, whole blocks aside. None without such a request, or where nobody said.
     """
     counted = c.ok & begun & (c.input_tokens != MISSING) & (c.kind < len(kinds))
-    if not counted.any():
+    if not counted.any() or any(kind.prefix_tokens is None for kind in kinds):
         return None
     shared = np.array([kind.prefix_tokens for kind in kinds], np.int64)[c.kind[counted]]
-    return float(shared.sum() / c.input_tokens[counted].sum())
+    given, tokens = c.prefix_tokens[counted], c.input_tokens[counted]
+    return float(np.minimum(np.where(given != MISSING, given, shared), tokens).sum() / tokens.sum())

@@ -36,6 +36,8 @@ RECORDED = (
     "send_lag_max_ms",
     "send_gap_p99_ms",
     "send_gap_max_ms",
+    "connection_wait_p99_ms",
+    "connection_wait_max_ms",
     "coalesced_share",
 )
 """What a worker's records tell of it; more is worse."""
@@ -74,13 +76,14 @@ def _share(flags: Flags) -> float | None:
 
 
 def _sends(c: Columns, mine: Flags) -> dict[str, float | None]:
-    """Of the requests `mine`, how late they were sent and how sure their `sent` is."""
+    """Of the requests `mine`, how late they were sent, how sure their `sent` is, and how long they had no connection."""
     planned, bracketed = mine & (c.scheduled_ns != MISSING), mine & (c.send_gap_ns != MISSING)
     # The wait for a place among the requests in flight was asked for: it is no delay of the worker's.
     waited_ns = np.where(c.waited_ns != MISSING, c.waited_ns, 0)
     lag = _ranked((c.dispatched_ns - c.scheduled_ns - waited_ns)[planned], (50, 99, 100))
     gap = _ranked(c.send_gap_ns[bracketed], (99, 100))
-    return dict(zip(RECORDED, (*lag, *gap), strict=False))
+    wait = _ranked(c.connection_wait_ns[mine & (c.connection_wait_ns != MISSING)], (99, 100))
+    return dict(zip(RECORDED, (*lag, *gap, *wait), strict=False))
 
 
 def _ranked(values_ns: Ints, percents: tuple[int, ...]) -> list[float | None]:

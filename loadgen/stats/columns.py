@@ -42,7 +42,13 @@ class Columns:
     worker: Ints
     kind: Ints
     """Index of the class in the workload."""
+    session: Ints
+    turn: Ints
+    """From 1; MISSING where requests stand alone."""
+    prefix_tokens: Ints
+    turn_input_tokens: Ints
     send_gap_ns: Ints
+    connection_wait_ns: Ints
     kernel_stamps: Flags
     first_event_tokens: Ints
     """f, tokens of the first event where the server gave counts, or where a single event carried all N."""
@@ -104,7 +110,12 @@ def columns(records: Sequence[RequestRecord]) -> Columns:
         output_tokens_requested=ints("output_tokens_requested"),
         worker=ints("worker"),
         kind=ints("kind"),
+        session=ints("session"),
+        turn=ints("turn"),
+        prefix_tokens=ints("prefix_tokens"),
+        turn_input_tokens=ints("turn_input_tokens"),
         send_gap_ns=ints("send_gap_ns"),
+        connection_wait_ns=ints("connection_wait_ns"),
         kernel_stamps=np.fromiter((record.kernel_stamps for record in records), np.bool_, n),
         first_event_tokens=_first_event_tokens(records, events, output_tokens),
         counts_given=counts_given,

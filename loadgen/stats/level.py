@@ -14,19 +14,26 @@ import numpy as np
 
 from loadgen.audit_trail import AuditTrail
 from loadgen.record import OK, SCHEMA_VERSION, LevelPlan, RequestRecord, WorkerHealth, is_failure
+from loadgen.server_metrics.sample import ServerSample
 from loadgen.stats.audit import audit_figures
 from loadgen.stats.classes import RequestKind, class_figures, intended_prefix_share
 from loadgen.stats.client import client_figures
 from loadgen.stats.columns import Columns, columns
 from loadgen.stats.dataset import dataset_passes
+from loadgen.stats.intervals import complete, level_intervals
 from loadgen.stats.latencies import LATENCIES, chunk_gaps, itl_gaps, per_request_ns
 from loadgen.stats.latency_fields import latency_fields, weak_fields
-from loadgen.stats.load import full_run, in_flight, request_rates, token_rates, within
+from loadgen.stats.load import ended_after_change, full_run, in_flight, request_rates, token_rates, within
 from loadgen.stats.open_loop import open_loop_figures
 from loadgen.stats.percentile import Samples
+from loadgen.stats.phases import phases
+from loadgen.stats.prefill_slope import ttft_ms_per_input_token
+from loadgen.stats.roofline import roofline_share
+from loadgen.stats.server_metrics import server_part
 from loadgen.stats.slo import evaluate, good_requests, latency_slos
 from loadgen.stats.stationarity import window_stationarity
 from loadgen.stats.token_counts import token_counts
+from loadgen.stats.turns import turn_figures
 from loadgen.stats.validity import judge
 
 MOST_ERROR_REASONS = 10
@@ -40,12 +47,15 @@ def level_object(
     slo: Mapping[str, float] | None = None,
     audit: AuditTrail | None = None,
     kinds: Sequence[RequestKind] = (),
+    server: Sequence[ServerSample] = (),
+    settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Everything that is said of one level, as JSON-able Python values.
 
     `records` are those of the level, in any order, in the controller's clock; a neighbouring level's may be among
     them, for what lies in the window is decided by time. `slo` has milliseconds (a share for `error_rate`), see
     `loadgen.stats.slo`. `audit` is what an audited run knows beside the records. `kinds` are the classes of the workload, in their order.
+    `settings` are all that the server was started with; None: there are no others than those of `plan.server`, which name the level.
     Raises ValueError for a window without length or an unknown SLO.
     """
     window = (plan.window_start_ns, plan.window_end_ns)
@@ -69,6 +79,8 @@ def level_object(
 
     slos = latency_slos(slo or {}, open_loop=plan.concurrency is None)
     good = good_requests(slos, c, durations, itl, every) & begun if slos else None
+    bounds = level_intervals(c, begun, window, durations, itl, itl_inside, good)
+    mine = np.fromiter((record.level == plan.level for record in records), np.bool_, c.n)
     achieved, peak = in_flight(c, window)
     rates = request_rates(c, window)
     open_loop = open_loop_figures(plan, c, begun, health, window)
@@ -78,9 +90,11 @@ def level_object(
         "schema_version": SCHEMA_VERSION,
         "level": plan.level,
         "run": plan.run,
+        "step": plan.step,
         "concurrency": plan.concurrency,
         "request_rate": plan.request_rate,
         "server": dict(plan.server),
+        "effective": plan.effective,
         "window_s": window_s,
         "requests": {OK: statuses.pop(OK, 0), **dict(sorted(statuses.items()))},
         "error_rate": error_rate,
@@ -95,6 +109,7 @@ def level_object(
         **rates,
         **latency_fields(samples, LATENCIES),
         "weak_percentiles": weak_fields(samples, LATENCIES),
+        "intervals": complete(bounds),
         "itl_estimated": _any_estimated(c, itl.request[itl_inside]),
         "coalesced_gaps": int((every.coalesced & gaps_inside).sum()),
         "censored": _count(belonging, "censored"),
@@ -102,13 +117,20 @@ def level_object(
         "intended_prefix_share": intended_prefix_share(c, begun, kinds),
         "dataset_passes": dataset_passes(plan, records),
         "output_tokens_source": _sources(belonging),
+        "not_streamed": sum(not record.streamed for record in belonging),
         "finish_reasons": dict(Counter(r.finish_reason or "none" for r in belonging if r.status == OK).most_common()),
         "error_reasons": _error_reasons(belonging),
         "classes": class_figures(c, begun, window, [record.status for record in records], durations, kinds),
-        "full_run": full_run(c, np.fromiter((record.level == plan.level for record in records), np.bool_, c.n)),
+        "turns": turn_figures(plan, c, begun, [record.status for record in records], durations),
+        "full_run": full_run(c, mine),
+        "phases": phases(plan, records, c, durations, mine),
         "client": client_figures(plan, c, begun, within(c.arrivals_ns, window) & ~c.failed[c.request], health),
         "audit": None if audit is None else audit_figures([r for r in belonging if r.status == OK], audit),
-        "server_metrics": None,
+        **server_part(c, server, window, plan.drained_ns),
+        "limit": None,
+        "soak": None,
+        "ttft_ms_per_input_token": ttft_ms_per_input_token(c, begun),
+        "clock_change_ms": None if plan.clock_change_ns is None else plan.clock_change_ns / 1e6,
         "workers": plan.workers,
         "lost_workers": plan.lost_workers,
         "late_workers": plan.late_workers,
@@ -116,10 +138,13 @@ def level_object(
         "settled": plan.settled,
         "settle_reason": plan.settle_reason,
         "window_reason": plan.window_reason,
+        "ended_after_change": ended_after_change(plan, c, begun),
         "steady_state": window_stationarity(c, window),
         "interrupted": plan.interrupted,
+        "interrupted_by": plan.interrupted_by or None,
     }
-    level["slo"] = None if slo is None else evaluate(slo, level)
+    level["roofline_share"] = roofline_share({**level, "server": plan.server if settings is None else settings})
+    level["slo"] = None if slo is None else evaluate(slo, level, bounds)
     reasons, warnings = judge(level)
     return {**level, "valid": not reasons, "reasons": reasons, "warnings": warnings}
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.record import LevelPlan
 from loadgen.stats.columns import MISSING, Columns, Flags, Ints
 
 Window = tuple[int, int]
@@ -36,12 +37,13 @@ def in_flight(c: Columns, window: Window) -> tuple[float, int]:
 def token_rates(c: Columns, window: Window) -> dict[str, Any]:
     """Tokens by their arrival in the window; partial output of failed requests apart.
 
-    Prompt tokens are as the server counted them, or as requested where a cut-off request told no usage.
+    Prompt tokens are as the server counted them, or as requested where a cut-off request told no usage. Those of an answer
+    that came whole arrive with it, since nobody knows when its first token was there.
     """
     window_s = (window[1] - window[0]) / 1e9
     arrived = within(c.arrivals_ns, window)
     failed = c.failed[c.request]
-    begun = within(c.first_token_ns, window)
+    begun = within(np.where(c.first_token_ns != MISSING, c.first_token_ns, c.last_token_ns), window)
     prompt = np.where(c.input_tokens != MISSING, c.input_tokens, c.input_tokens_requested)
     known = begun & (prompt != MISSING)
     unknown = int(begun.sum() - known.sum())
@@ -64,6 +66,13 @@ def request_rates(c: Columns, window: Window) -> dict[str, float | None]:
         "sent_request_rate": int(within(c.dispatched_ns, window).sum()) / window_s,
         "completed_request_rate": int((within(c.finished_ns, window) & c.ok).sum()) / window_s,
     }
+
+
+def ended_after_change(plan: LevelPlan, c: Columns, begun: Flags) -> int | None:
+    """Requests of the window that ended under another load than it began under; None where the load went on."""
+    if plan.load_changed_ns is None:
+        return None
+    return int((begun & (c.finished_ns > plan.load_changed_ns)).sum())
 
 
 def full_run(c: Columns, mine: Flags) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def open_loop_figures(
         "stationary": schedule is None or schedule.stationary,
         "max_in_flight": plan.max_in_flight,
         "overflow": plan.overflow,
-        "offered": _offered(plan, schedule, window, int(within(c.scheduled_ns, window).sum()) + dropped),
+        "offered": _offered(plan, schedule, window, c, dropped),
         "dropped": dropped,
         "waited": int((planned & (waited > 0)).sum()),
         "late": int((planned & (delay - waited > MOST_LAG_MS * 1e6)).sum()),
@@ -56,13 +56,15 @@ def open_loop_figures(
     }
 
 
-def _offered(plan: LevelPlan, schedule: Schedule | None, window: Window, recorded: int) -> int:
-    """By the schedule itself where it is known: a worker that died has no record of what it did not send."""
+def _offered(plan: LevelPlan, schedule: Schedule | None, window: Window, c: Columns, dropped: int) -> int:
+    """By the schedule itself where it is known: a worker that died has no record of what it did not send. What arrives
+    there is a conversation's first turn; when a later one is due follows from the answer before it."""
+    due = within(c.scheduled_ns, window)
     if schedule is None or plan.arrivals_start_ns is None:
-        return recorded
+        return int(due.sum()) + dropped
     start_ns, end_ns = window
     arrivals_ns = Offered(schedule, plan.arrivals_start_ns).before(end_ns)
-    return int(arrivals_ns.size - np.searchsorted(arrivals_ns, start_ns))
+    return int(arrivals_ns.size - np.searchsorted(arrivals_ns, start_ns) + (due & (c.turn > 1)).sum())
 
 
 def _spread(name: str, values_ns: Ints) -> dict[str, float | None]:

@@ -29,7 +29,7 @@ class Progress:
     dispatched_ns: list[int]
     finished_ns: list[int]
     ttft_ns: list[int | None]
-    """None for a request that is not ok."""
+    """None for a request that is not ok; of one that was not streamed, its end-to-end latency."""
 
     def encode(self) -> dict[str, Any]:
         """Plain data for a message."""
@@ -87,8 +87,10 @@ class ProgressLog:
             dispatched_ns=[r.dispatched_ns - self._offset_ns for r in records],
             finished_ns=[r.finished_ns - self._offset_ns for r in records],
             ttft_ns=[
-                r.first_token_ns - r.sent_ns
-                if r.status == OK and r.first_token_ns is not None and r.sent_ns is not None
+                first_ns - r.sent_ns
+                if r.status == OK
+                and (first_ns := r.first_token_ns if r.streamed else r.last_token_ns) is not None
+                and r.sent_ns is not None
                 else None
                 for r in records
             ],

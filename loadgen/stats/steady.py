@@ -6,6 +6,7 @@ stationary is judged afterwards, from the records, by `loadgen.stats.stationarit
 
 from __future__ import annotations
 
+import collections
 import math
 from array import array
 from dataclasses import dataclass
@@ -86,8 +87,8 @@ def mser5_truncation(values: Floats) -> int | None:
 class SettleDetector:
     """Watches one level from the instant when all its users are there. One method call a report, one a question.
 
-    Settled means: every user has finished a request that it began in this level (before that, the start itself is what
-    is seen: empty queues, users in lockstep); MSER-5 finds the start-up of both token throughput and TTFT in the first
+    Settled means: every user has finished a request that it began in this level, or a conversation's worth of them (before
+    that, the start itself is what is seen: empty queues, users in lockstep, first turns only); MSER-5 finds the start-up of both token throughput and TTFT in the first
     half of what was seen; what is left holds two generations, a generation being the mean time of a request; and
     throughput is about the same in both its halves, cut at whole generations: a swing within them hides from MSER-5
     what changes from one to the next.
@@ -102,8 +103,10 @@ class SettleDetector:
         all_there_ns: int,
         most_s: float = MOST_S,
         arrivals: Offered | None = None,
+        requests_each: int = 1,
     ) -> None:
         """`began_ns`: requests dispatched earlier belong to the level before. `most_s`: when to measure regardless.
+        `requests_each`: how many every user must have finished.
 
         `arrivals`: of an open loop, whose `users` are one a worker. Instants are of the controller's monotonic clock.
         """
@@ -116,7 +119,8 @@ class SettleDetector:
         self._first_bin = -(-all_there_ns // BIN_NS)
         self._tokens: list[float] = []
         self._told: dict[int, int] = {}
-        self._done: set[tuple[int, int]] = set()
+        self._requests_each = requests_each
+        self._done: collections.Counter[tuple[int, int]] = collections.Counter()
         self._first_e2e_ns: dict[tuple[int, int], int] = {}
         self._finished_ns, self._e2e_ns, self._ttft_ns = array("q"), array("q"), array("q")
 
@@ -134,7 +138,7 @@ class SettleDetector:
         ):
             if dispatched_ns >= self._began_ns:
                 e2e_ns = finished_ns - dispatched_ns
-                self._done.add((worker, user))
+                self._done[worker, user] += 1
                 if ttft_ns is not None:
                     self._first_e2e_ns.setdefault((worker, user), e2e_ns)
                 self._finished_ns.append(finished_ns)
@@ -180,9 +184,13 @@ class SettleDetector:
         bins = (self._horizon_ns() // BIN_NS) - self._first_bin
         if bins < FEWEST_BATCHES * BATCH:
             return None, f"the users have been there for {max(0, bins) / 10:.1f} s"
-        if len(self._done) < self._users:
+        done = sum(count >= self._requests_each for count in self._done.values())
+        if done < self._users:
             who = "users have" if self._arrivals is None else "workers have"
-            return None, f"{len(self._done)} of {self._users} {who} finished a request"
+            what = (
+                "a request" if self._requests_each == 1 else f"{self._requests_each} requests, a conversation's worth"
+            )
+            return None, f"{done} of {self._users} {who} finished {what}"
         finished_ns, e2e_ns, ttft_ns = self._ended()
         inside: Flags = finished_ns >= self._all_there_ns
         ok = ttft_ns != _NO_TTFT

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from loadgen.stats import audit_rules, client_rules, open_rules
+from loadgen.stats import audit_rules, client_rules, open_rules, server_rules
 from loadgen.stats.client_rules import Level, percent
 from loadgen.stats.open_rules import is_saturated
+from loadgen.stats.turns import turns_of_the_start
 
 FEWEST_OK = 10
 """Below it not even the median has five samples beyond it."""
@@ -26,6 +27,8 @@ MOST_CUT_OFF = 0.05
 FEW_CUT_OFF = 0.01
 MOST_WITHOUT_N = 0.01
 MOST_ERRORS = 0.01
+MOST_AFTER_CHANGE = 0.05
+"""Below this share P95 is not theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,13 @@ def _begun(level: Level) -> int:
     return int(sum(level["requests"].values()))
 
 
+_CUT_OFF = "The level was interrupted before its requests had ended."
+
+
 def _interrupted(level: Level) -> str | None:
-    return "The level was interrupted before its requests had ended." if level["interrupted"] else None
+    if not level["interrupted"]:
+        return None
+    return f"The level was ended early. {level['interrupted_by']}" if level["interrupted_by"] else _CUT_OFF
 
 
 def _worker_lost(level: Level) -> str | None:
@@ -112,8 +120,10 @@ def _load_not_reached(level: Level) -> str | None:
     asked, achieved = level["concurrency"], level["achieved_concurrency"]
     if asked is None:
         return None
-    # A user is in flight or thinks: N = X · (R + Z), the interactive response time law.
-    busy = achieved + level["think_time_s"] * level["completed_request_rate"]
+    # A user is in flight or thinks: N = X · (R + Z), the interactive response time law. Where tasks decide how long it
+    # thinks, nobody knows what should be in flight.
+    known = level["think_time_s"] is not None
+    busy = achieved + level["think_time_s"] * level["completed_request_rate"] if known else asked
     if busy < LEAST_LOAD * asked:
         thinking = f" and {busy - achieved:.3g} users thinking" if level["think_time_s"] else ""
         return f"{achieved:.3g} requests in flight on average{thinking}, {asked} asked for ({percent(busy / asked)})."
@@ -180,6 +190,13 @@ def _tokenized(level: Level) -> str | None:
     return f"Output tokens of {n} of {_ok(level)} requests are an estimate: the server sent no usage." if n else None
 
 
+def _load_changed(level: Level) -> str | None:
+    after = level["ended_after_change"]
+    if not after or after <= MOST_AFTER_CHANGE * _begun(level):
+        return None
+    return f"{after} of {_begun(level)} requests of the window ended after the load had been changed."
+
+
 def _dataset_repeated(level: Level) -> str | None:
     passes = level["dataset_passes"]
     if passes is None or passes <= 1:
@@ -232,6 +249,24 @@ RULES: tuple[Rule, ...] = (
         "invalid",
         open_rules.rate_not_reached,
         "Allow more requests in flight, or use more workers; or ask for the rate that was reached.",
+    ),
+    Rule(
+        "server_restarted",
+        "invalid",
+        server_rules.server_restarted,
+        "Read the server's log (out of memory? killed by its supervisor?), then run the level again.",
+    ),
+    Rule(
+        "settings_mismatch",
+        "invalid",
+        server_rules.settings_mismatch,
+        "Read the server's log for why it took other settings; ask for those, or mend what keeps it from the wanted ones.",
+    ),
+    Rule(
+        "other_traffic",
+        "invalid",
+        server_rules.other_traffic,
+        "Keep others away from the server while it is measured, or measure one of its own.",
     ),
     Rule(
         "client_late",
@@ -291,6 +326,12 @@ RULES: tuple[Rule, ...] = (
         audit_rules.audit_incomplete,
         "Audit a shorter or lighter run; see that nothing between client and target changes addresses or ports.",
     ),
+    Rule(
+        "load_changed",
+        "suspect",
+        _load_changed,
+        "Make the steps longer than several end-to-end latencies.",
+    ),
     Rule("errors", "suspect", _errors, "Look at the error reasons before comparing latencies."),
     Rule(
         "client_somewhat_late",
@@ -311,6 +352,36 @@ RULES: tuple[Rule, ...] = (
         client_rules.coalesced,
         "Look for a proxy that buffers, or a server that sends several tokens at once.",
     ),
+    Rule(
+        "some_other_traffic",
+        "suspect",
+        server_rules.some_other_traffic,
+        "Look for who else uses the server: health checks that generate, another client, a run that did not end.",
+    ),
+    Rule(
+        "prefix_cache_did_the_work",
+        "suspect",
+        server_rules.prefix_cache_did_the_work,
+        "Use another seed, restart the server or switch its prefix cache off; or state the share that production shares.",
+    ),
+    Rule(
+        "tokens_disagree",
+        "suspect",
+        server_rules.tokens_disagree,
+        "See whether a gateway spreads requests over several servers (then the metrics are of one of them), or changes them.",
+    ),
+    Rule(
+        "short_outputs",
+        "suspect",
+        server_rules.short_outputs,
+        "Force the length (`ignore_eos`) to compare servers, or ask for as many tokens as answers really have.",
+    ),
+    Rule(
+        "clock_drift",
+        "suspect",
+        server_rules.clock_drift,
+        "See whether the worker's host was suspended, and how far it is; measure longer, or use workers nearer by.",
+    ),
     Rule("some_token_counts", "suspect", _some_token_counts, "Make the server send usage for every request."),
     Rule("estimated_tokens", "suspect", _tokenized, "Make the server send usage (`stream_options.include_usage`)."),
     Rule(
@@ -318,6 +389,12 @@ RULES: tuple[Rule, ...] = (
         "suspect",
         _dataset_repeated,
         "Give a larger dataset, measure shorter, or switch the server's prefix cache off.",
+    ),
+    Rule(
+        "turns_of_the_start",
+        "suspect",
+        turns_of_the_start,
+        "Lengthen the warm-up to the time that a conversation takes; latencies here are those of the first turns.",
     ),
     Rule(
         "input_length", "suspect", _input_mismatch, "Use the model's own tokenizer and chat template for the prompts."

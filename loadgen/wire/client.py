@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+from multidict import CIMultiDict
 from yarl import URL
 
 from loadgen import __version__, record
@@ -30,6 +31,8 @@ _OPEN_S = 5.0
 # How long a body may take to end after [DONE], so that its connection can be used again.
 _GRACE_NS = 50_000_000
 _MOST_HEADER_BYTES = 65_536
+# What a request that asks for no stream accepts, in place of one.
+_WHOLE = {"Accept": "application/json"}
 # aiohttp pauses a stream that holds twice this; one read is far smaller and is drained at once, so it never pauses.
 _READ_BUFFER_BYTES = 1 << 20
 
@@ -63,6 +66,8 @@ class Limits:
             pass
         elif exchange.response_started_ns is None and _over(self.first_byte_ns, sent_ns, now_ns):
             return record.TIMEOUT_FIRST_BYTE, f"no byte of the answer within {_seconds(self.first_byte_ns)}"
+        elif not exchange.streamed:
+            pass  # its tokens come together, with the end
         elif exchange.last_event_ns is None:
             if _over(self.first_token_ns, sent_ns, now_ns):
                 return record.TIMEOUT_FIRST_TOKEN, f"no token within {_seconds(self.first_token_ns)}"
@@ -99,20 +104,24 @@ class Client:
         self._limits = limits or Limits()
         self.open: dict[Exchange, asyncio.Task[Any]] = {}
         """Requests under way."""
-        headers = {
-            "Content-Type": "application/json",
-            "Accept": "text/event-stream",
-            "Accept-Encoding": "identity",  # a compressed stream arrives in lumps
-            "User-Agent": f"llm-loadgen/{__version__}",
-        }
+        headers = CIMultiDict(
+            {
+                "Content-Type": "application/json",
+                "Accept": "text/event-stream",
+                "Accept-Encoding": "identity",  # a compressed stream arrives in lumps
+                "User-Agent": f"llm-loadgen/{__version__}",
+            }
+        )
         if api_key:
             headers["Authorization"] = f"Bearer {api_key}"
+        headers.update(route.sent_headers())
         # A proxy that forwards reads the request's own headers; one that tunnels, those of CONNECT.
         self._tunnel_headers = route.proxy_headers() if self._url.scheme == "https" else None
         if route.proxy is not None and self._tunnel_headers is None:
-            headers |= route.proxy_headers()
+            headers.update(route.proxy_headers())
+        self._connector = WireConnector(route, self._reuse, answers)
         self._session = aiohttp.ClientSession(
-            connector=WireConnector(route, self._reuse, answers),
+            connector=self._connector,
             headers=headers,
             proxy=route.proxy,
             trust_env=False,
@@ -144,6 +153,10 @@ class Client:
                 self._session.get(url, proxy_headers=self._tunnel_headers) as response,
             ):
                 await response.read()
+
+    def let_go(self, conversation: tuple[int, int]) -> None:
+        """A conversation, (level, session), is over: its connection may serve others."""
+        self._connector.let_go(conversation)
 
     async def send(self, body: bytes, exchange: Exchange, request_id: str) -> None:
         """Sends `body` and waits for the end of the answer, all of it noted in `exchange`.
@@ -193,7 +206,7 @@ class Client:
         async with self._session.post(
             self._url,
             data=body,
-            headers={"X-Request-Id": request_id},
+            headers={"X-Request-Id": request_id} if exchange.streamed else _WHOLE | {"X-Request-Id": request_id},
             proxy_headers=self._tunnel_headers,
             allow_redirects=False,
         ) as response:

@@ -26,6 +26,7 @@ from loadgen.record import (
 from loadgen.wire.exchange import Exchange
 from loadgen.wire.reasons import LONGEST, answered_message, http_reason, printable
 from loadgen.wire.stream import NO_COUNT, Stream, read_stream
+from loadgen.wire.whole import read_whole
 
 EVENT_STREAM = "text/event-stream"
 
@@ -41,7 +42,10 @@ def decode(
     """
     body = b"".join(exchange.chunks)
     stream: Stream | None = None
-    if exchange.http_status == 200 and _media_type(exchange) == EVENT_STREAM:
+    if exchange.http_status == 200 and not exchange.streamed:
+        media_type, complete = _media_type(exchange), exchange.body_complete
+        stream = read_whole(body, media_type=media_type, body_complete=complete, keep_text=count_tokens is not None)
+    elif exchange.http_status == 200 and _media_type(exchange) == EVENT_STREAM:
         stream = read_stream(body, body_complete=exchange.body_complete, keep_text=count_tokens is not None)
     said = stream or Stream()
     if ends is not None:
@@ -62,9 +66,12 @@ def decode(
         dispatched_ns=exchange.dispatched_ns,
         sent_ns=exchange.sent_ns,
         send_gap_ns=exchange.send_gap_ns,
+        connection_wait_ns=None if exchange.connected_ns is None else exchange.connected_ns - exchange.dispatched_ns,
         response_started_ns=exchange.response_started_ns,
-        first_token_ns=int(arrivals_ns[0]) if said.ends else None,
-        first_visible_ns=None if said.first_visible is None else int(arrivals_ns[said.first_visible]),
+        first_token_ns=int(arrivals_ns[0]) if said.ends and exchange.streamed else None,
+        first_visible_ns=None
+        if said.first_visible is None or not exchange.streamed
+        else int(arrivals_ns[said.first_visible]),
         last_token_ns=int(arrivals_ns[-1]) if said.ends else None,
         finished_ns=_finished_ns(exchange),
         http_status=exchange.http_status,
@@ -76,6 +83,11 @@ def decode(
         output_tokens_requested=exchange.output_tokens_requested,
         retries=exchange.retries,
         kind=exchange.kind,
+        streamed=exchange.streamed,
+        session=exchange.session,
+        turn=exchange.turn,
+        prefix_tokens=exchange.prefix_tokens,
+        turn_input_tokens=exchange.turn_input_tokens,
         request_bytes=exchange.request_bytes,
         response_bytes=len(body),
         kernel_stamps=exchange.kernel_stamps,
@@ -104,6 +116,8 @@ def _status(exchange: Exchange, body: bytes, stream: Stream | None) -> tuple[str
     | a number of tokens was forced, and the server counted fewer | `short` |
     | none of these | `ok` |
 
+    Of an answer that was asked for whole, `[DONE]` is the end of its JSON object; what is no such object is `protocol`.
+
     After `[DONE]` the answer is complete, so a connection that then breaks, hangs or is closed by us spoils nothing. After
     an error event nothing good can come: what the server said tells more than the reset or the silence that follows.
     """
@@ -126,7 +140,7 @@ def _status(exchange: Exchange, body: bytes, stream: Stream | None) -> tuple[str
     if stream.broken is not None:
         return PROTOCOL, stream.broken
     if not done and not exchange.body_complete:
-        return TRUNCATED, "the connection ended inside the body, before [DONE]"
+        return TRUNCATED, "the connection ended inside the body" + (", before [DONE]" if exchange.streamed else "")
     if not done and stream.cut:
         return TRUNCATED, "the body ended inside an event, before [DONE]"
     if stream.only_stray:
@@ -135,7 +149,7 @@ def _status(exchange: Exchange, body: bytes, stream: Stream | None) -> tuple[str
     if not done and (not stream.finished or stream.finished != stream.choices):
         return TRUNCATED, "the body ended without finish reason and without [DONE]"
     if not stream.ends:
-        return EMPTY, "no event carried a token"
+        return EMPTY, "no event carried a token" if exchange.streamed else "the answer holds no token"
     if _is_short(exchange, stream.output_tokens):
         return SHORT, "the server counted fewer output tokens than it was told to produce"
     return OK, ""

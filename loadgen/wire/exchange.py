@@ -9,7 +9,9 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from loadgen.wire.payload import load
 from loadgen.wire.sse import FirstToken
+from loadgen.wire.tokens import is_error
 
 Endpoint = Literal["chat", "completions"]
 
@@ -50,10 +52,17 @@ class Exchange:
     """How long the arrival waited for a place under the limit of requests in flight."""
     kind: int = 0
     """Index of the request's class in the workload."""
+    session: int | None = None
+    """Of a turn of a conversation, as the next three; see `loadgen.record.RequestRecord`."""
+    turn: int | None = None
+    prefix_tokens: int | None = None
+    turn_input_tokens: int | None = None
     input_tokens_requested: int | None = None
     output_tokens_requested: int | None = None
     output_forced: bool = False
     """Whether the server was told to produce exactly `output_tokens_requested` (`ignore_eos`, `min_tokens`)."""
+    streamed: bool = True
+    """Whether a stream was asked for; else the answer comes whole."""
     request_bytes: int = 0
     reused: bool = False
     """Whether the connection had served a request before."""
@@ -87,7 +96,9 @@ class Exchange:
     last_event_ns: int | None = None
     """Arrival of the latest read that completed an event with data."""
     done_ns: int | None = None
-    """Arrival of `[DONE]`, with which the answer is complete whatever the connection does next."""
+    """Arrival of `[DONE]`, or of an error event: the answer is complete whatever the connection does next."""
+    error_begun: bool = False
+    """Whether the latest read may hold the beginning of an error event."""
     events: int = 0
     """Events since the first token; a live estimate of tokens, never a result."""
 
@@ -119,8 +130,12 @@ class Exchange:
         self.last_arrival_ns = arrival_ns
         if (b"[DONE]" in chunk or len(chunk) < _SPLIT_BYTES) and self.done_ns is None and self._says_done():
             self.done_ns = arrival_ns
+        if b'"error"' in chunk or self.error_begun:
+            self.error_begun = not self.error_begun  # the rest of the event may come with the next read
+            if self.done_ns is None and self.streamed and self._says_error():
+                self.done_ns = arrival_ns
         if self.first_token_ns is None:
-            if not self.first_token.feed(chunk):
+            if not (self.streamed and self.first_token.feed(chunk)):
                 return
             self.first_token_ns = self.last_event_ns = arrival_ns
             self.events = 1
@@ -141,3 +156,10 @@ class Exchange:
         line = max(text.rfind(b"\n", 0, found), text.rfind(b"\r", 0, found)) + 1
         before, after = text[line:found].strip(b' \t"'), text[found + 6 :].lstrip(b' \t"')[:1]
         return before == b"data:" and after in (b"\n", b"\r")
+
+    def _says_error(self) -> bool:
+        """Whether the last two reads hold an error event, behind which nothing good can come. Text that quotes one has
+        its quotation marks escaped; an event in more pieces is met by the limit between tokens."""
+        lines = b"".join(self.chunks[-2:]).splitlines()
+        events = (load(line.removeprefix(b"data:")) for line in lines if line.startswith(b"data:"))
+        return any(type(event) is dict and is_error(event) for event in events)

@@ -52,6 +52,11 @@ class StampingHandler(ResponseHandler):
         # Kept beside `transport`, which aiohttp forgets as soon as a `Connection: close` answer is complete.
         self._wire: WireTransport | StampedWrites
 
+    @property
+    def exchange(self) -> Exchange | None:
+        """The latest request that it served."""
+        return self._exchange
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._made_ns = time.monotonic_ns()
         wire = transport.get_extra_info("wire")

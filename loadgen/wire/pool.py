@@ -16,6 +16,7 @@ from gevent import monkey
 from loadgen.route import Route
 from loadgen.wire.audited import AnswerLog, AuditedHandler
 from loadgen.wire.handler import EXCHANGE, StampingHandler
+from loadgen.wire.kept import Conversation, KeptConnections, conversation_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,31 @@ class WireConnector(aiohttp.TCPConnector):
             recycle_age_ns=reuse.recycle_age_ns,
         )
 
+        # Where connections are few, one that waits for its conversation would be one less for the others.
+        self._kept = KeptConnections() if not reuse.max_connections else None
+
     async def _get(self, key: Any, traces: Any) -> Any:
         exchange = EXCHANGE.get()
         if exchange is not None and exchange.retries:
             return None  # it was sent on a connection that had been closed; the others may be too
+        if self._kept is not None and (conversation := conversation_of(exchange)) is not None:
+            self._kept.offer_first(conversation, self._conns)
         return await super()._get(key, traces)
+
+    def _release(self, key: Any, protocol: Any, *, should_close: bool = False) -> None:
+        super()._release(key, protocol, should_close=should_close)
+        if self._kept is not None and (conversation := conversation_of(protocol.exchange)) is not None:
+            self._kept.set_aside(conversation, key, protocol, self._conns)
+
+    def let_go(self, conversation: Conversation) -> None:
+        """A conversation is over."""
+        if self._kept is not None and not self.closed:
+            self._kept.let_go(conversation, self._conns)
+
+    def _close(self, **options: Any) -> Any:
+        if self._kept is not None:
+            self._kept.let_all_go(self._conns)
+        return super()._close(**options)
 
     async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> ResponseHandler:
         # What a proxy answers to CONNECT is not the target's answer.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import inspect
+import logging
 import random
 from functools import partial
 from typing import Any
@@ -29,6 +30,8 @@ _CANCEL_S = 5.0
 _EVENTS_BEFORE_YIELD = 64
 # A task that raises at once must not spin.
 _AFTER_ERROR_S = 0.1
+
+_log = logging.getLogger(__name__)
 
 _loop_thread: LoopThread | None = None
 _events: collections.deque[tuple[Any, dict[str, Any]]] = collections.deque()
@@ -87,6 +90,8 @@ class AsyncUser(User):  # type: ignore[misc]
         error = None if self._task.cancelled() else self._task.exception()
         if isinstance(error, StopTest):
             raise error
+        if error is not None:  # of on_start or on_stop: the user is gone
+            self._tell_error(error)
 
     def stop(self, force: bool = False) -> bool:
         """Graceful: ends think time at once, a request never. Forced: cancels the request and waits for that."""
@@ -130,15 +135,19 @@ class AsyncUser(User):  # type: ignore[misc]
     async def _live(self) -> None:
         try:
             await _maybe_await(self.on_start())
-            while not self.stopping:
-                await self._perform(random.choice(self.tasks))
-                wait = self.wait_time()
-                if wait:
-                    await self.sleep(wait)
+            await self._perform_tasks()
         except StopUser:
             pass
         finally:
             await _maybe_await(self.on_stop())
+
+    async def _perform_tasks(self) -> None:
+        """One task after another, until the user is asked to stop."""
+        while not self.stopping:
+            await self._perform(random.choice(self.tasks))
+            wait = self.wait_time()
+            if wait:
+                await self.sleep(wait)
 
     async def _perform(self, task: Any) -> None:
         try:
@@ -148,9 +157,14 @@ class AsyncUser(User):  # type: ignore[misc]
         except (StopUser, StopTest):
             raise
         except Exception as error:
-            fire = self.environment.events.user_error.fire
-            loop_thread().on_hub(partial(fire, user_instance=self, exception=error, tb=error.__traceback__))
+            # In a greenlet: a listener may have to wait, as that of a worker does, which tells its master.
+            loop_thread().on_hub(partial(gevent.spawn, self._tell_error, error))
             await self.sleep(_AFTER_ERROR_S)
+
+    def _tell_error(self, error: BaseException) -> None:
+        """As Locust tells of what a task raises. In the hub."""
+        _log.error("%s in %s", type(error).__name__, type(self).__name__, exc_info=error)
+        self.environment.events.user_error.fire(user_instance=self, exception=error, tb=error.__traceback__)
 
 
 async def _maybe_await(result: Any) -> None:

@@ -30,10 +30,13 @@ from loadgen.wire.decode import decode
 from loadgen.wire.exchange import Endpoint, Exchange
 from loadgen.wire.pool import Reuse
 from loadgen.wire.wire_loop import WireLoop
+from loadgen.worker.converse import ConversationSender, Holder
 from loadgen.worker.health import HealthProbe
 from loadgen.worker.hub_probe import HubProbe
 from loadgen.worker.open_loop import OpenLoop
 from loadgen.worker.prompt_queue import PromptQueue
+from loadgen.workload.conversation import Conversation
+from loadgen.workload.planned import PlannedRequest
 
 _DRAIN_POLL_S = 0.02
 _GIVEN_UP = (record.CENSORED, "still open at the end of the drain")
@@ -46,6 +49,7 @@ class Generator:
         self.plan = plan
         self._table = table
         self._api_key = api_key
+        self._route = Route.from_dict(plan.route)
         endpoint = cast(Endpoint, plan.endpoint)
         self.answers = None if plan.audit_addresses is None else AnswerLog(plan.audit_addresses)
         """Of an audited run."""
@@ -54,7 +58,7 @@ class Generator:
             endpoint,
             limits=Limits(**plan.limits_ns),
             api_key=api_key,
-            route=Route.from_dict(plan.route),
+            route=self._route,
             reuse=Reuse.from_dict(plan.reuse),
             answers=self.answers,
         )
@@ -68,24 +72,34 @@ class Generator:
         self.think_time: ThinkTime | None = None
         self.open_loop: OpenLoop | None = None
         """Of a level with a schedule: who follows it."""
-        self._prompts: PromptQueue | None = None
+        self.holder: Holder | None = None
+        """Of an open loop: the user whose conversations they are."""
+        self._prompts: PromptQueue[PlannedRequest] | None = None
+        self._conversations: PromptQueue[Conversation] | None = None
+        """In place of single requests."""
         self._endpoint = endpoint
         self._slots: dict[Exchange, int] = {}
         """Slot of every open request."""
         self._given_up: set[Exchange] = set()
         """Open requests that are recorded as censored already; their real end replaces that record."""
 
-    def begin_level(self, plan: Level, prompts: PromptQueue) -> None:
+    def begin_level(
+        self,
+        plan: Level,
+        prompts: PromptQueue[PlannedRequest] | None,
+        conversations: PromptQueue[Conversation] | None = None,
+    ) -> None:
         """Requests dispatched from here on belong to this level. An open loop's earlier level ends with its backlog."""
         if self.open_loop is not None:
             self.open_loop.end()
-        self.level, self.ramp_ns, self._prompts = plan.level, plan.ramp_ns, prompts
+        self.level, self.ramp_ns = plan.level, plan.ramp_ns
+        self._prompts, self._conversations = prompts, conversations
         self.think_time = None if plan.think_time is None else ThinkTime.from_dict(plan.think_time)
         self.open_loop = (
             None
             if plan.arrivals is None
             else OpenLoop(
-                self,
+                self if conversations is None else ConversationSender(self),
                 Schedule.from_dict(plan.arrivals).share(plan.position, plan.of),
                 start_ns=plan.start_ns,
                 max_in_flight=plan.max_in_flight,
@@ -96,16 +110,38 @@ class Generator:
         gc.collect()
         gc.freeze()
 
+    @property
+    def holds_conversations(self) -> bool:
+        """Whether the level's requests are turns of conversations."""
+        return self._conversations is not None
+
+    def next_conversation(self) -> Conversation:
+        """The next one of the level."""
+        assert self._conversations is not None
+        return self._conversations.take()
+
     async def request(
-        self, user: int, *, scheduled_ns: int | None = None, waited_ns: int | None = None
+        self,
+        user: int,
+        *,
+        scheduled_ns: int | None = None,
+        waited_ns: int | None = None,
+        make: Callable[[int], PlannedRequest] | None = None,
+        turn: PlannedRequest | None = None,
+        heard: Callable[[Exchange, RequestRecord], object] | None = None,
+        ended: Callable[[RequestRecord], object] | None = None,
     ) -> RequestRecord:
         """One request from its dispatch to its end. Raises CancelledError, after the record was kept, and StopUser when
         it cannot be noted any more.
 
-        Of an open loop: when the schedule wanted it, and how long it waited for a place among those in flight."""
-        assert self._prompts is not None, "a user was spawned before the first level began"
+        Of an open loop: when the schedule wanted it, and how long it waited for a place among those in flight. `make`
+        makes the request of its number, in place of the next one of the workload; `turn` is the request, of a
+        conversation. `heard` is told what came of it, `ended` also of one that is cancelled."""
         plan, level = self.plan, self.level
-        planned = self._prompts.take()
+        planned = turn
+        if planned is None:
+            assert self._prompts is not None, "a user was spawned before the first level began"
+            planned = self._prompts.take() if make is None else make(self._prompts.skip())
         exchange = Exchange(
             level=level,
             index=planned.k,
@@ -116,9 +152,14 @@ class Generator:
             scheduled_ns=scheduled_ns,
             waited_ns=waited_ns,
             kind=planned.kind,
+            session=planned.session,
+            turn=planned.turn,
+            prefix_tokens=planned.prefix_tokens,
+            turn_input_tokens=planned.turn_input_tokens,
             input_tokens_requested=planned.input_tokens,
             output_tokens_requested=planned.output_tokens,
             output_forced=planned.output_forced,
+            streamed=planned.streamed,
         )
         try:
             self._slots[exchange] = self._table.begin(level, planned.k, exchange.dispatched_ns, planned.kind)
@@ -133,21 +174,34 @@ class Generator:
             if self.answers is not None and ends is not None:
                 self.answers.finish(exchange, ends)
             if request.reason:
-                request = dataclasses.replace(request, reason=without_key(request.reason, self._api_key))
+                reason = self._route.without_secrets(without_key(request.reason, self._api_key))
+                request = dataclasses.replace(request, reason=reason)
             if exchange in self._given_up:
                 # Its level is over and has it as censored; what came since is part of the next level's load.
                 self._given_up.discard(exchange)
                 request = dataclasses.replace(request, status=_GIVEN_UP[0], reason=_GIVEN_UP[1])
             self.finished.append((request, self._slots.pop(exchange)))
+            if ended is not None:
+                ended(request)
             if request.kernel_stamps:
                 self.health.note_read_delay(exchange.read_delay_ns)
+        if heard is not None:
+            heard(exchange, request)
         return request
 
     async def measure(self, window: Window, done: Callable[[WorkerHealth], object]) -> None:
         """Brackets the window with the health probe, waits for the drain, gives up what is still open then."""
-        await _sleep_until(window.start_ns)
-        self.health.begin()
+        await self.open_window(window.start_ns)
         await _sleep_until(window.end_ns)
+        await self.close_window(window, done)
+
+    async def open_window(self, start_ns: int) -> None:
+        """Waits for the window's start; the figures of the worker's own health count from there."""
+        await _sleep_until(start_ns)
+        self.health.begin()
+
+    async def close_window(self, window: Window, done: Callable[[WorkerHealth], object]) -> None:
+        """What follows the window's end, now."""
         health = self.health.end(
             worker=self.plan.worker,
             level=window.level,
@@ -179,16 +233,18 @@ class Generator:
 
     def leave_out(self) -> None:
         """The next planned request is not sent; the one after it keeps its number."""
-        assert self._prompts is not None
-        self._prompts.skip()
+        prompts = self._prompts or self._conversations
+        assert prompts is not None
+        prompts.skip()
 
     def give_up_waiting(self, user: int, scheduled_ns: int, waited_ns: int) -> None:
         """Records the next planned request as one that had no place among those in flight until now."""
-        assert self._prompts is not None
+        prompts = self._prompts or self._conversations
+        assert prompts is not None
         now_ns = time.monotonic_ns()
         request = RequestRecord(
             level=self.level,
-            index=self._prompts.skip(),
+            index=prompts.skip(),
             user=user,
             worker=self.plan.worker,
             status=record.CENSORED,

@@ -5,6 +5,7 @@ Runs in the hub. The loop makes records; here they are written down, counted for
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import os
@@ -27,6 +28,7 @@ from loadgen.errors import LoadgenError
 from loadgen.host import boot_id, ephemeral_ports, raised_descriptor_limit
 from loadgen.messages import Ack, Configure, Finish, Finished, Hello, Level, LevelDone, Problem, Ready, Window
 from loadgen.record import OK, RequestRecord, WorkerHealth
+from loadgen.route import Route
 from loadgen.stats.progress import ProgressLog
 from loadgen.worker import generator
 from loadgen.worker.async_user import fire_events, loop_thread
@@ -39,7 +41,9 @@ from loadgen.worker.prompt_queue import PromptQueue
 from loadgen.worker.scheduled_user import ScheduledUser
 from loadgen.worker.streaming_user import StreamingUser
 from loadgen.workload.carried import carried
-from loadgen.workload.planned import Workload
+from loadgen.workload.conversation import Conversation
+from loadgen.workload.planned import PlannedRequest, Workload
+from loadgen.workload.sessions import SessionWorkload
 
 _WRITE_S = 0.25
 _REPORT_S = 1.0
@@ -51,14 +55,28 @@ _LOOKS_A_REPORT = 3
 _LAST_ACK_S = 10.0
 
 
+def connect(master_host: str, master_port: int) -> WorkerProcess:
+    """A worker of the controller at this address. Raises LoadgenError when none answers."""
+    locust.runners.WORKER_REPORT_INTERVAL = _REPORT_S
+    locust.runners.MASTER_HEARTBEAT_TIMEOUT = _CONTROLLER_SILENT_S
+    environment = Environment(user_classes=[StreamingUser, ScheduledUser], events=locust.events)
+    print(f"awaiting the controller at {master_host}:{master_port}", file=sys.stderr, flush=True)
+    try:
+        return WorkerProcess(environment.create_worker_runner(master_host, master_port))
+    except ConnectionError:
+        raise LoadgenError(
+            f"No controller answered at {master_host}:{master_port}.",
+            hint="start `loadgen run --expect-workers …`, and check host and port",
+        ) from None
+
+
 class WorkerProcess:
     """One Locust worker from connection to exit."""
 
-    def __init__(self, master_host: str, master_port: int) -> None:
-        """Connects; raises LoadgenError when no controller answers."""
-        locust.runners.WORKER_REPORT_INTERVAL = _REPORT_S
-        locust.runners.MASTER_HEARTBEAT_TIMEOUT = _CONTROLLER_SILENT_S
-        self._environment = Environment(user_classes=[StreamingUser, ScheduledUser], events=locust.events)
+    def __init__(self, runner: Any) -> None:
+        """`runner`: Locust's, connected."""
+        self._runner = runner
+        self._environment = runner.environment
         self._thread = loop_thread()
         self._live = LiveCounts()
         self._hub_probe = HubProbe()
@@ -68,7 +86,7 @@ class WorkerProcess:
         self._workload: Workload | None = None
         # While a file is read, which may take minutes, the controller must hear of the worker.
         self._datasets = DatasetsAtHand(lambda share: gevent.sleep(0))
-        self._prompts: PromptQueue | None = None
+        self._prompts: PromptQueue[Any] | None = None
         self._level_done: LevelDone | None = None
         """Said and not acknowledged yet."""
         self._progress: ProgressLog | None = None
@@ -77,15 +95,9 @@ class WorkerProcess:
         self._problem = False
         self._dataset_changed = False
         self._finishing: gevent.Greenlet | None = None
+        self._measuring: asyncio.Task[None] | None = None
+        """Who waits for the ends of a window and of its drain. On the loop only."""
         locust.events.report_to_master.add_listener(self._report)
-        print(f"awaiting the controller at {master_host}:{master_port}", file=sys.stderr, flush=True)
-        try:
-            self._runner = self._environment.create_worker_runner(master_host, master_port)
-        except ConnectionError:
-            raise LoadgenError(
-                f"No controller answered at {master_host}:{master_port}.",
-                hint="start `loadgen run --expect-workers …`, and check host and port",
-            ) from None
         for name, listener, concurrent in (
             (messages.PING, self._on_ping, False),
             (messages.CONFIGURE, self._on_configure, True),
@@ -101,7 +113,15 @@ class WorkerProcess:
         # Terminal signals reach the whole process group; the controller decides what an interrupt means for the run.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         gevent.signal_handler(signal.SIGTERM, self._terminate)
-        hello = Hello(
+        self._say(messages.HELLO, self._hello())
+        background = self._start_background()
+        self._runner.greenlet.join()
+        gevent.killall(background)
+        self._close()
+        return 0
+
+    def _hello(self) -> Hello:
+        return Hello(
             host=socket.gethostname(),
             pid=os.getpid(),
             cores=os.cpu_count() or 1,
@@ -111,8 +131,9 @@ class WorkerProcess:
             ephemeral_ports=ephemeral_ports(),
             reads=None if (reads := self._thread.loop.reads) is None else reads.name,
         )
-        self._say(messages.HELLO, hello)
-        background = [
+
+    def _start_background(self) -> list[gevent.Greenlet]:
+        return [
             gevent.spawn(work)
             for work in (
                 self._write_forever,
@@ -122,10 +143,6 @@ class WorkerProcess:
                 self._hub_probe.run_forever,
             )
         ]
-        self._runner.greenlet.join()
-        gevent.killall(background)
-        self._close()
-        return 0
 
     def _say(self, name: str, message: messages.Message) -> None:
         self._runner.send_message(name, message.encode())
@@ -137,6 +154,7 @@ class WorkerProcess:
         plan = Configure.decode(msg.data)
         try:
             api_key = read_api_key(plan.api_key_env)
+            Route.from_dict(plan.route)  # a header's secret may not be set on this host
         except LoadgenError as error:
             self._say(messages.READY, Ready(worker=plan.worker, problem=str(error)))
             return
@@ -161,6 +179,7 @@ class WorkerProcess:
 
         if self._generator is not None:  # configured again, for the next server of the sweep
             self._write()
+            self._thread.wait(self._end_measuring(), timeout_s=10)
             self._thread.wait(self._generator.close(), timeout_s=10)
         self._generator = self._thread.wait(make(), timeout_s=10)
         generator.use(self._generator)
@@ -172,22 +191,22 @@ class WorkerProcess:
         level = Level.decode(msg.data)
         load = self._generator
         assert load is not None and self._workload is not None
-        prompts = PromptQueue(
-            self._workload,
-            level=level.level,
-            worker=load.plan.worker,
-            workers=load.plan.workers,
-            depth=level.depth,
-        )
-        while not self._fill(prompts):
+        share = {"level": level.level, "worker": load.plan.worker, "workers": load.plan.workers}
+        requests: PromptQueue[PlannedRequest] | None = None
+        conversations: PromptQueue[Conversation] | None = None
+        if isinstance(self._workload, SessionWorkload):
+            depth = self._workload.sessions_of(level.depth)
+            self._prompts = conversations = PromptQueue(self._workload.conversation, **share, depth=depth)
+        else:
+            self._prompts = requests = PromptQueue(self._workload.build, **share, depth=level.depth)
+        while not self._fill(self._prompts):
             gevent.sleep(0)
-        self._prompts = prompts
         self._progress = None
         if level.tell_progress:
             self._progress = ProgressLog(now_ns=time.monotonic_ns(), clock_offset_ns=load.plan.clock_offset_ns)
             self._tokens_before = self._live.output_tokens(load)
         self._memory.begin_level()
-        self._thread.on_loop(load.begin_level, level, prompts)
+        self._thread.on_loop(load.begin_level, level, requests, conversations)
 
     def _on_window(self, environment: Any, msg: Any) -> None:
         window = Window.decode(msg.data)
@@ -198,7 +217,15 @@ class WorkerProcess:
         def done(health: WorkerHealth) -> None:
             self._thread.on_hub(lambda: gevent.spawn(self._end_level, health))
 
-        self._thread.on_loop(lambda: self._thread.loop.create_task(load.measure(window, done)))
+        def measure() -> None:
+            self._measuring = self._thread.loop.create_task(load.measure(window, done))
+
+        self._thread.on_loop(measure)
+
+    async def _end_measuring(self) -> None:
+        """A level that was ended early has no end of its window to wait for."""
+        if self._measuring is not None:
+            self._measuring.cancel()
 
     def _end_level(self, health: WorkerHealth) -> None:
         self._write()
@@ -275,7 +302,7 @@ class WorkerProcess:
             prompts = self._prompts
             gevent.sleep(0 if prompts is not None and not self._fill(prompts) else _IDLE_FILL_S)
 
-    def _fill(self, prompts: PromptQueue) -> bool:
+    def _fill(self, prompts: PromptQueue[Any]) -> bool:
         """Builds prompts for a moment; True when there are enough, or can be no more, since a dataset was changed."""
         if self._dataset_changed:
             return True

@@ -32,4 +32,5 @@ class ScheduledUser(AsyncUser):
         if open_loop is None or open_loop.taken:
             await self.sleep(_LOOK_S)
             return
+        generator.current().holder = self
         await open_loop.follow(self.number, self.stop_asked)

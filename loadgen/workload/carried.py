@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from loadgen.datasets.workload import DatasetWorkload
+from loadgen.locustfile.workload import TaskWorkload
 from loadgen.workload.planned import PlannedRequest
+from loadgen.workload.sessions import SessionWorkload
 from loadgen.workload.synthetic import SyntheticWorkload
 
 
@@ -20,10 +22,15 @@ class CarriedWorkload(Protocol):
         """Plain data that JSON and msgpack carry."""
 
 
-_KINDS: Mapping[str, Any] = {"synthetic": SyntheticWorkload, "dataset": DatasetWorkload}
+_KINDS: Mapping[str, Any] = {
+    "synthetic": SyntheticWorkload,
+    "sessions": SessionWorkload,
+    "dataset": DatasetWorkload,
+    "tasks": TaskWorkload,
+}
 
 
-def to_carry(workload: CarriedWorkload) -> dict[str, Any]:
+def to_carry(workload: CarriedWorkload | TaskWorkload) -> dict[str, Any]:
     """What `carried` makes the workload of again."""
     name = next(name for name, kind in _KINDS.items() if type(workload) is kind)
     return {"kind": name, **workload.to_dict()}

@@ -198,6 +198,26 @@ _KINDS: Mapping[str, tuple[type[Distribution], tuple[str, ...], tuple[str, ...]]
 }
 """Each distribution with the keys that it needs and those that it may have."""
 
+_WHOLE = ("min", "max", "tokens")
+"""Keys that are whole numbers of tokens."""
+
+
+def json_schemas() -> list[dict[str, Any]]:
+    """JSON Schema of a mapping that `distribution` takes, one for each kind."""
+    schemas = []
+    for name, (_, needed, optional) in _KINDS.items():
+        whole = {"type": "integer", "minimum": 1}
+        keys = {key: whole if key in _WHOLE else {"type": "number", "minimum": 0} for key in (*needed, *optional)}
+        schemas.append(
+            {
+                "type": "object",
+                "properties": {"distribution": {"const": name}, **keys},
+                "required": ["distribution", *needed],
+                "additionalProperties": False,
+            }
+        )
+    return schemas
+
 
 def distribution(data: Mapping[str, Any]) -> Distribution:
     """The distribution that a mapping such as `{distribution: normal, mean: 512, stddev: 128}` describes.
@@ -218,7 +238,7 @@ def distribution(data: Mapping[str, Any]) -> Distribution:
         if key not in given:
             raise ValueError(f"A {name} distribution needs {key}.")
     for key, value in given.items():
-        whole = key in ("min", "max", "tokens")
+        whole = key in _WHOLE
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not math.isfinite(value):
             raise ValueError(f"{key} is {value!r}; it must be a {'whole ' * whole}number.")
     return kind(**given)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from loadgen.errors import UsageError
 from loadgen.prompts.pool import check_exact, make_recipe
 from loadgen.prompts.recipe import PromptRecipe
 from loadgen.prompts.tokenizers import TokenCounter
 from loadgen.scenario.model import Scenario
+from loadgen.scenario.request_rules import forces, streams
 from loadgen.scenario.requests_section import Requests
+from loadgen.scenario.turns_section import RequestsInTurns
 from loadgen.scenario.workload import RequestClass as AskedClass
+from loadgen.scenario.workload import path_of
 from loadgen.workload.lengths_file import read_lengths
+from loadgen.workload.plan_turns import in_turns, refuse_long_conversation
 from loadgen.workload.request_class import Independent, LengthPairs, Prefixes, RequestClass
 from loadgen.workload.synthetic import SyntheticWorkload
 
@@ -21,10 +25,26 @@ SAMPLES = 8
 """Finished prompts of each class that are counted whole before a workload is handed out."""
 
 
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model beside the first one."""
+
+    counter: TokenCounter
+    """Who counts its prompts."""
+    max_model_len: int | None
+
+
 def plan_workload(
-    scenario: Scenario, counter: TokenCounter, *, model: str, max_model_len: int | None, base_url: str
+    scenario: Scenario,
+    counter: TokenCounter,
+    *,
+    model: str,
+    max_model_len: int | None,
+    base_url: str,
+    others: Mapping[str, ServedModel] | None = None,
 ) -> SyntheticWorkload:
-    """The workload of a scenario, its prompts counted by `counter`; the server takes `continuous_usage`.
+    """The workload of a scenario, its prompts counted by `counter`; the server takes `continuous_usage`. `others` are the
+    models beside `model` that its classes name.
 
     Raises UsageError when a file of lengths is wrong, and when a request would be longer than `max_model_len`;
     `PromptError` when a prompt cannot be made exact.
@@ -32,19 +52,35 @@ def plan_workload(
     assert scenario.seed is not None, "the seed is drawn before the workload is planned"
     asked = scenario.workload
     kinds = [(one, _lengths_of(one)) for one in asked.kinds()]
-    for one, lengths in kinds:
-        _refuse_too_long(_path(one), lengths, max_model_len, f"{base_url} serves {model!r}")
+    first, named = ServedModel(counter, max_model_len), others or {}
+    served = [named.get(_model_of(one) or model, first) for one, _ in kinds]
+    for (one, lengths), by in zip(kinds, served, strict=True):
+        who = f"{base_url} serves {_model_of(one) or model!r}"
+        _refuse_too_long(path_of(one), lengths, by.max_model_len, who)
+        refuse_long_conversation(one, by.max_model_len, who)
     endpoint = scenario.target.endpoint
-    recipe = make_recipe(counter, endpoint=endpoint, seed=scenario.seed, prompt_set=asked.prompt_set)
+    counters = dict.fromkeys([counter, *(by.counter for by in served)])
+    recipes = {
+        one: make_recipe(one, endpoint=endpoint, seed=scenario.seed, prompt_set=asked.prompt_set) for one in counters
+    }
+    recipe = recipes[counter]
     workload = SyntheticWorkload(
         recipe=recipe,
-        classes=tuple(_class_of(one, lengths, asked.extra_body, recipe) for one, lengths in kinds),
+        classes=tuple(
+            _class_of(scenario, one, lengths, recipes[by.counter], recipe)
+            for (one, lengths), by in zip(kinds, served, strict=True)
+        ),
         model=model,
         ignore_eos=asked.ignore_eos,
         continuous_usage=True,
     )
-    check_exact(counter, endpoint=endpoint, prompts=_samples(workload))
-    return workload
+    for kind, prompts in _samples(workload).items():
+        check_exact(served[kind].counter, endpoint=endpoint, prompts=prompts)
+    return in_turns(workload, asked.kinds(), [by.counter for by in served], scenario.load.think_time)
+
+
+def _model_of(one: Requests) -> str | None:
+    return one.model if isinstance(one, AskedClass) else None
 
 
 def _lengths_of(one: Requests) -> LengthPairs:
@@ -53,10 +89,6 @@ def _lengths_of(one: Requests) -> LengthPairs:
         return Independent(*lengths)
     assert one.lengths_file is not None
     return read_lengths(Path(one.lengths_file))
-
-
-def _path(one: Requests) -> str:
-    return f"workload.classes.{one.name}." if isinstance(one, AskedClass) else "workload."
 
 
 def _refuse_too_long(path: str, lengths: LengthPairs, max_model_len: int | None, who: str) -> None:
@@ -72,7 +104,10 @@ def _refuse_too_long(path: str, lengths: LengthPairs, max_model_len: int | None,
     )
 
 
-def _class_of(one: Requests, lengths: LengthPairs, extra_body: Mapping[str, Any], recipe: PromptRecipe) -> RequestClass:
+def _class_of(
+    scenario: Scenario, one: RequestsInTurns, lengths: LengthPairs, recipe: PromptRecipe, first: PromptRecipe
+) -> RequestClass:
+    """`recipe`: of the class's model; `first`: of the workload's."""
     prefixes = Prefixes(one.shared_prefix_tokens)
     if one.prefixes is not None:
         prefixes = Prefixes(one.prefixes.tokens, one.prefixes.count, one.prefixes.zipf)
@@ -80,13 +115,23 @@ def _class_of(one: Requests, lengths: LengthPairs, extra_body: Mapping[str, Any]
     if isinstance(lengths, Independent):
         # Without a bound of its own a distribution begins where prompts can be told apart.
         lengths = Independent(lengths.input_tokens.at_least(least), lengths.output_tokens)
-    recipe.check_length(lengths.shortest_input, prefix_tokens=prefixes.tokens, key=f"{_path(one)}input_tokens")
+    recipe.check_length(lengths.shortest_input, prefix_tokens=prefixes.tokens, key=f"{path_of(one)}input_tokens")
     name, share = (one.name, one.share) if isinstance(one, AskedClass) else ("all", 1.0)
-    return RequestClass(name, share, lengths, prefixes, {**extra_body, **one.extra_body})
+    return RequestClass(
+        name,
+        share,
+        lengths,
+        prefixes,
+        {**scenario.workload.extra_body, **one.extra_body},
+        model=_model_of(one),
+        stream=streams(scenario.target, one),
+        ignore_eos=forces(scenario.workload, one),
+        recipe=None if recipe == first else recipe,
+    )
 
 
-def _samples(workload: SyntheticWorkload) -> list[tuple[str, int]]:
-    """Prompts of every class, from levels and numbers of all sizes."""
+def _samples(workload: SyntheticWorkload) -> dict[int, list[tuple[str, int]]]:
+    """Prompts of every class, each with its tokens, from levels and numbers of all sizes."""
     found: dict[int, list[tuple[str, int]]] = {}
     for number in range(64 * SAMPLES * len(workload.classes)):
         kind, text, input_tokens = workload.prompt(number % 4095, number * 997)
@@ -94,4 +139,4 @@ def _samples(workload: SyntheticWorkload) -> list[tuple[str, int]]:
             of_kind.append((text, input_tokens))
         if len(found) == len(workload.classes) and all(len(one) == SAMPLES for one in found.values()):
             break
-    return [sample for of_kind in found.values() for sample in of_kind]
+    return found

@@ -26,6 +26,13 @@ class PlannedRequest:
     """Tokens that it asks for; None where it leaves the length to the server."""
     output_forced: bool
     """Whether the server is told to give exactly so many tokens (`ignore_eos` and `min_tokens`)."""
+    streamed: bool = True
+    """Whether it asks for a stream; else the answer comes whole."""
+    session: int | None = None
+    """Of a turn of a conversation, as the next three; see `loadgen.record.RequestRecord`."""
+    turn: int | None = None
+    prefix_tokens: int | None = None
+    turn_input_tokens: int | None = None
 
 
 class Workload(Protocol):

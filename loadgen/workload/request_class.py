@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from loadgen.prompts.recipe import PromptRecipe
 from loadgen.workload.lengths import Distribution, distribution, expected
 
 
@@ -130,6 +131,22 @@ class RequestClass:
     prefixes: Prefixes = Prefixes()
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     """Further keys of the body, such as `temperature`."""
+    model: str | None = None
+    """None is the workload's."""
+    stream: bool = True
+    """Whether its answers are asked for as streams."""
+    ignore_eos: bool | None = None
+    """None is as in the workload."""
+    recipe: PromptRecipe | None = None
+    """Of a model with a tokenizer of its own, or where `extra_body` adds to the template (tools); None is the workload's."""
+    shared_template_tokens: int = 0
+    """Of what `extra_body` adds, tokens that stand ahead of every prompt's words, alike in all (tools)."""
+    counted: bool = True
+    """Whether its prompts have the tokens that they were made for by the server's own count."""
+
+    def recipe_of(self, workloads: PromptRecipe) -> PromptRecipe:
+        """Its own recipe, else the workload's."""
+        return workloads if self.recipe is None else self.recipe
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -138,6 +155,12 @@ class RequestClass:
             "lengths": self.lengths.to_dict(),
             "prefixes": self.prefixes.to_dict(),
             "extra_body": dict(self.extra_body),
+            "model": self.model,
+            "stream": self.stream,
+            "ignore_eos": self.ignore_eos,
+            "recipe": None if self.recipe is None else self.recipe.to_dict(),
+            "shared_template_tokens": self.shared_template_tokens,
+            "counted": self.counted,
         }
 
     @classmethod
@@ -148,6 +171,12 @@ class RequestClass:
             lengths=length_pairs(data["lengths"]),
             prefixes=Prefixes(**data["prefixes"]),
             extra_body=data["extra_body"],
+            model=data["model"],
+            stream=data["stream"],
+            ignore_eos=data["ignore_eos"],
+            recipe=None if data["recipe"] is None else PromptRecipe.from_dict(data["recipe"]),
+            shared_template_tokens=data["shared_template_tokens"],
+            counted=data["counted"],
         )
 
 

@@ -5,22 +5,29 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
+from typing import Protocol
 
 from server.simulator.engine import Request
 from server.simulator.frames import Frames
 from server.simulator.reply import Reply
-from server.simulator.wire import Wire
+
+
+class Outlet(Protocol):
+    """Where a stream's bytes go."""
+
+    def send(self, data: bytes) -> None:
+        """Send the bytes of one event, or more."""
 
 
 class Answer:
-    """Collects the true instants of a request's tokens, and streams them when it has a wire.
+    """Collects the true instants of a request's tokens, and streams them when it has an outlet.
 
     Instants are `time.monotonic_ns`. `token_ns[i]` is just before the bytes of token i were handed to the kernel; for
     an answer that is not streamed, when the engine gave the token.
     """
 
     __slots__ = (
-        "admitted_ns",
+        "_held_back",
         "client_request_id",
         "done",
         "finished_ns",
@@ -29,6 +36,7 @@ class Answer:
         "request",
         "response_id",
         "stream",
+        "stream_interval",
         "token_ns",
     )
 
@@ -40,45 +48,53 @@ class Answer:
         response_id: str,
         client_request_id: str | None,
         received_ns: int,
-        stream: tuple[Wire, Frames] | None,
+        stream_interval: int,
         done: asyncio.Future[None],
     ) -> None:
         self.request = request
         self.reply = reply
         self.response_id = response_id
         self.client_request_id = client_request_id
-        self.received_ns = received_ns
-        self.admitted_ns: int | None = None
-        """When the step began that took the request from the queue."""
+        self.received_ns = request.arrived_ns = received_ns
+        self.stream_interval = stream_interval
         self.token_ns = array("q")
         self.finished_ns: int | None = None
         """When the last bytes were out, or when the client was gone; None while it is open."""
-        self.stream = stream
+        self.stream: tuple[Outlet, Frames] | None = None
         self.done = done
+        self._held_back = 0
 
     @property
     def complete(self) -> bool:
         """Whether every token was sent."""
         return len(self.token_ns) == len(self.reply.texts)
 
-    def emit(self) -> None:
-        """Send the next token."""
-        n = len(self.token_ns) + 1
+    def emit(self, tokens: int) -> None:
+        """Send the next tokens, or hold them back until there are `stream_interval` of them."""
+        sent = len(self.token_ns)
+        n = sent + self._held_back + tokens
         last = n == len(self.reply.texts)
-        if self.stream is None:
-            self.token_ns.append(time.monotonic_ns())
-        else:
-            wire, frames = self.stream
+        if self.stream is not None:
+            if sent and not last and n - sent < self.stream_interval:
+                self._held_back += tokens
+                return
+            self._held_back = 0
+            outlet, frames = self.stream
+            texts = self.reply.texts
             # Words are plain letters, so their bytes need no JSON escape.
-            text = self.reply.texts[n - 1].encode()
+            text = (texts[sent] if n - sent == 1 else "".join(texts[sent:n])).encode()
             if last:
                 data = frames.last(text, n, self.reply.finish_reason, self.reply.stop_reason)
             else:
                 data = frames.token(text, n)
-            if n == 1:
+            if not sent:
                 data = frames.opening() + data
-            self.token_ns.append(time.monotonic_ns())
-            wire.send(data)
+            now_ns = time.monotonic_ns()
+            outlet.send(data)
+        else:
+            now_ns = time.monotonic_ns()
+        for _ in range(n - sent):
+            self.token_ns.append(now_ns)
         if last:
             self.finished_ns = time.monotonic_ns()
             if not self.done.done():

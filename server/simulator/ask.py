@@ -17,9 +17,18 @@ DEFAULT_COMPLETION_TOKENS = 16
 class ApiError(Exception):
     """An answer other than 200, with vLLM's error body."""
 
-    def __init__(self, message: str, *, status: int = 400, kind: str = "BadRequestError", param: str | None = None):
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        kind: str = "BadRequestError",
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
+        self.headers = dict(headers or {})
         self._body = {"error": {"message": message, "type": kind, "param": param, "code": status}}
 
     def body(self) -> bytes:
@@ -42,6 +51,9 @@ class Ask:
     stream: bool
     include_usage: bool
     continuous_usage: bool
+    stream_interval: int = 1
+    faults: str = ""
+    """What is to go wrong with it (`faults`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +112,8 @@ def read_generation(body: bytes, endpoint: Endpoint, *, model: str, max_model_le
         stream=stream,
         include_usage=include_usage,
         continuous_usage=include_usage and _flag(options or {}, "continuous_usage_stats", False),
+        stream_interval=_at_least_one(data, "stream_interval"),
+        faults=_text(data, "simulator_fault"),
     )
 
 
@@ -199,6 +213,23 @@ def _integer(data: Mapping[str, Any], name: str, default: int | None) -> int | N
         return default
     if type(value) is not int:
         raise _invalid(name, "an integer")
+    return value
+
+
+def _at_least_one(data: Mapping[str, Any], name: str) -> int:
+    value = _integer(data, name, 1)
+    assert value is not None
+    if value < 1:
+        raise ApiError(f"{name} must be at least 1, got {value}.", param=name)
+    return value
+
+
+def _text(data: Mapping[str, Any], name: str) -> str:
+    value = data.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise _invalid(name, "a string")
     return value
 
 

@@ -11,14 +11,14 @@ import time
 
 from server.simulator.alarm import Alarm
 from server.simulator.answer import Answer
-from server.simulator.engine import Engine, Step
-from server.simulator.metrics import Metrics
+from server.simulator.engine import Engine, Request, Step
+from server.simulator.metrics import EngineMetrics
 
 
 class Driver:
     """The one that steps the engine; everything happens on the loop's thread."""
 
-    def __init__(self, engine: Engine, metrics: Metrics, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, engine: Engine, metrics: EngineMetrics, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine
         self._metrics = metrics
         self._loop = loop
@@ -27,11 +27,7 @@ class Driver:
         self._step: Step | None = None
         self._end_ns = 0
         self._closed = False
-
-    @property
-    def running(self) -> int:
-        """Sequences in the step that is on now."""
-        return self._step.running if self._step is not None else 0
+        self._some_left = False
 
     def submit(self, answer: Answer) -> None:
         """Queue a request; an idle engine starts on it at once, a closed driver cancels it at once."""
@@ -47,6 +43,7 @@ class Driver:
         """Forget a request whose client is gone; False when it had got all its tokens."""
         if self._answers.pop(answer.request.id, None) is None:
             return False
+        self._some_left = True
         # The engine may have finished it in the step that is on; then there is nothing left to cancel there.
         self._engine.cancel(answer.request.id)
         return True
@@ -61,9 +58,9 @@ class Driver:
     def _begin(self, start_ns: int) -> None:
         self._step = step = self._engine.step()
         if step is None:
+            self._metrics.idle()
             return
-        for request in step.admitted:
-            self._answers[request.id].admitted_ns = start_ns
+        self._metrics.began(step, start_ns)
         self._end_ns = start_ns + step.duration_ns
         if self._end_ns > time.monotonic_ns():
             self._alarm.set(self._end_ns)
@@ -74,18 +71,23 @@ class Driver:
         step = self._step
         if step is None or self._closed:
             return
+        if self._some_left:
+            step = self._without_those_that_left(step)
         now_ns = time.monotonic_ns()
-        tokens = 0
-        for request, _, finished in step.emissions:
-            answer = self._answers.get(request.id)
-            if answer is None:
-                continue
-            answer.emit()
-            tokens += 1
-            if len(answer.token_ns) == 1:
-                self._metrics.first_token(answer)
-            if finished:
-                del self._answers[request.id]
-                self._metrics.finished(answer)
-        self._metrics.step(tokens=tokens, decoding=step.decoding, now_ns=now_ns, planned_ns=self._end_ns)
+        finished: list[tuple[Request, str]] = []
+        answers = self._answers
+        for request, tokens, last in step.emissions:
+            answer = answers[request.id]
+            answer.emit(tokens)
+            if last:
+                del answers[request.id]
+                finished.append((request, answer.reply.finish_reason))
+        self._metrics.ended(step, now_ns, finished, planned_ns=self._end_ns)
         self._begin(self._end_ns)
+
+    def _without_those_that_left(self, step: Step) -> Step:
+        """Nobody gets the tokens of a client that is gone, so nobody counts them."""
+        self._some_left = False
+        stays = [emission[0].id in self._answers for emission in step.emissions]
+        emissions = [emission for emission, here in zip(step.emissions, stays, strict=True) if here]
+        return step._replace(emissions=emissions, decoding=sum(stays[: step.decoding]))

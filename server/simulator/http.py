@@ -10,9 +10,8 @@ import itertools
 import secrets
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import orjson
 from aiohttp import HttpVersion11, web
@@ -21,39 +20,57 @@ from server.simulator.answer import Answer
 from server.simulator.ask import ApiError, Ask, Endpoint, prompt_too_long, read_generation, read_tokenize
 from server.simulator.driver import Driver
 from server.simulator.engine import Engine, Request
+from server.simulator.exposition import Exposition
+from server.simulator.faults import Fault
+from server.simulator.faulty import IN_STREAM, FaultyWire
 from server.simulator.frames import Frames, whole_answer
-from server.simulator.metrics import Metrics
+from server.simulator.kv_cache import block_hashes
+from server.simulator.metrics import EngineMetrics
 from server.simulator.prompt import PromptTokens
-from server.simulator.reply import plan_reply
+from server.simulator.prompt_ids import PromptIds
+from server.simulator.reply import Reply, plan_reply
+from server.simulator.request_faults import RequestFaults, befall_whole, refuse
 from server.simulator.settings import SimulatorSettings
+from server.simulator.start_log import VERSION
 from server.simulator.truth import TruthLog
 from server.simulator.wire import Wire
 
-VERSION = "0.32.0+simulator"
-"""What /version says: the vLLM whose behaviour is imitated, and that it is not vLLM."""
-
 _MAX_BODY_BYTES = 256 << 20
-_INLINE_CHARS = 16_384
-"""Longer prompts are tokenised in a thread, so that they do not hold up everyone's tokens."""
 
 
 class Simulator:
     """The application: routes over one engine."""
 
     def __init__(
-        self, settings: SimulatorSettings, tokens: PromptTokens, *, truth: TruthLog | None, api_key: str | None
+        self,
+        settings: SimulatorSettings,
+        tokens: PromptTokens,
+        *,
+        truth: TruthLog | None,
+        api_key: str | None,
+        on_end: Callable[[str], None] = lambda kind: None,
+        timed_faults: bool = True,
     ) -> None:
-        """Must be made on the running loop it serves."""
+        """Must be made on the running loop it serves. `on_end` is called with `restart` or `crash` when one is due.
+
+        `timed_faults`: whether those happen that are due some seconds after the start.
+        """
         self._settings = settings
         self._tokens = tokens
+        self._prompts = PromptIds(tokens)
         self._truth = truth
         self._api_key = api_key
         self._loop = asyncio.get_running_loop()
-        self._engine = Engine(settings)
-        self._metrics = Metrics(settings.served_model_name, self._state)
-        self._driver = Driver(self._engine, self._metrics, self._loop)
+        engine = Engine(settings)
+        self._metrics = EngineMetrics(settings, engine)
+        self._driver = Driver(engine, self._metrics, self._loop)
         self._ids = itertools.count()
         self._created_s = _wall_clock_s()
+        self._page = Exposition(settings, self._metrics, datetime.now(UTC).timestamp())
+        self._faults = RequestFaults(settings.faults, settings.seed)
+        self._on_end = on_end
+        for fault in self._faults.of_server() if timed_faults else ():
+            self._loop.call_later(fault.values["seconds"], on_end, fault.kind)
 
     def application(self) -> web.Application:
         """The aiohttp application with every route."""
@@ -67,6 +84,7 @@ class Simulator:
                 web.get("/version", self._version),
                 web.get("/health", self._health),
                 web.get("/metrics", self._exposition),
+                web.post("/simulator/faults", self._change_faults),
             ]
         )
         return application
@@ -74,11 +92,6 @@ class Simulator:
     def close(self) -> None:
         """Stop the engine; open requests end as cancelled."""
         self._driver.close()
-
-    def _state(self) -> tuple[int, int, float]:
-        """Running, waiting, and cache usage: the cache is taken to hold `max_num_seqs` full contexts, no more."""
-        held = self._engine.held_tokens / (self._settings.max_num_seqs * self._settings.max_model_len)
-        return self._driver.running, self._engine.waiting, held
 
     @web.middleware
     async def _guard(
@@ -90,9 +103,12 @@ class Simulator:
             if scheme.lower() != "bearer" or not secrets.compare_digest(given, self._api_key.encode()):
                 return web.json_response({"error": "Unauthorized"}, status=401)
         try:
+            await self._faults.accept(request)
             return await handler(request)
         except ApiError as error:
-            return _json(error.body(), error.status)
+            answer = _json(error.body(), error.status)
+            answer.headers.update(error.headers)
+            return answer
         except ConnectionResetError:
             # The client left between its request and the answer; there is nobody to tell.
             return web.Response(status=499)
@@ -108,7 +124,12 @@ class Simulator:
         received_ns = time.monotonic_ns()
         settings = self._settings
         ask = read_generation(body, endpoint, model=settings.served_model_name, max_model_len=settings.max_model_len)
-        prompt_ids = await self._prompt_ids(ask)
+        faults = self._faults.of_request(request, ask.faults)
+        refuse(faults)
+        for kind in ("restart", "crash"):
+            if kind in faults:
+                self._on_end(kind)
+        prompt_ids = await self._prompts.of_request(ask)
         if len(prompt_ids) >= settings.max_model_len:
             raise prompt_too_long(len(prompt_ids), settings.max_model_len)
         reply = plan_reply(
@@ -124,19 +145,28 @@ class Simulator:
         client_request_id = request.headers.get("X-Request-Id")
         prefix = "chatcmpl" if endpoint == "chat" else "cmpl"
         answer = Answer(
-            Request(next(self._ids), len(prompt_ids), len(reply.texts)),
+            Request(next(self._ids), len(prompt_ids), len(reply.texts), self._hashes(prompt_ids, reply)),
             reply,
             response_id=f"{prefix}-{client_request_id or uuid.uuid4().hex}",
             client_request_id=client_request_id,
             received_ns=received_ns,
-            stream=None,
+            stream_interval=max(ask.stream_interval, settings.stream_interval),
             done=self._loop.create_future(),
         )
         if ask.stream and settings.stream:
-            return await self._streamed(request, ask, answer)
+            return await self._streamed(request, ask, answer, faults)
+        await befall_whole(request, faults)
         return await self._whole(ask, answer)
 
-    async def _streamed(self, request: web.Request, ask: Ask, answer: Answer) -> web.StreamResponse:
+    def _hashes(self, prompt_ids: list[int], reply: Reply) -> list[Hashable]:
+        """What the prefix cache knows the request's blocks by; nothing when there is no such cache."""
+        if not self._settings.enable_prefix_caching:
+            return []
+        return block_hashes([*prompt_ids, *map(self._tokens.word_id, reply.texts)], self._settings.block_size)
+
+    async def _streamed(
+        self, request: web.Request, ask: Ask, answer: Answer, faults: Mapping[str, Fault]
+    ) -> web.StreamResponse:
         if request.version < HttpVersion11:
             hint = "behind nginx, set proxy_http_version 1.1"
             raise ApiError(f"Streaming needs HTTP/1.1 ({hint}).", status=505, kind="HTTPVersionNotSupported")
@@ -155,9 +185,16 @@ class Simulator:
             include_usage=ask.include_usage,
             continuous_usage=ask.continuous_usage,
         )
-        answer.stream = (wire, frames)
         try:
-            await self._generated(answer)
+            in_stream = {kind: fault for kind, fault in faults.items() if kind in IN_STREAM}
+            if in_stream:
+                faulty = FaultyWire(wire, in_stream, request.transport)
+                answer.stream = (faulty, frames)
+                if not await faulty.carry(self._generated(answer)):
+                    raise ConnectionResetError("the connection was ended on demand")
+            else:
+                answer.stream = (wire, frames)
+                await self._generated(answer)
         finally:
             wire.close()
         await response.write_eof()
@@ -189,34 +226,9 @@ class Simulator:
             if self._truth is not None:
                 self._truth.add(answer)
 
-    async def _prompt_ids(self, ask: Ask) -> list[int]:
-        prompt = ask.prompt
-        if isinstance(prompt, str):
-            text = prompt
-        elif isinstance(prompt[0], dict):
-            text = self._rendered(prompt, ask.add_generation_prompt)
-        else:
-            return [i for i in prompt if isinstance(i, int)]
-        ids = await self._encoded(text, ask.add_special_tokens)
-        if not ids:
-            raise ApiError("The decoder prompt cannot be empty")
-        return ids
-
-    async def _encoded(self, text: str, add_special_tokens: bool) -> list[int]:
-        if len(text) <= _INLINE_CHARS:
-            return self._tokens.encode(text, add_special_tokens=add_special_tokens)
-        return await asyncio.to_thread(self._tokens.encode, text, add_special_tokens=add_special_tokens)
-
-    def _rendered(self, messages: Any, add_generation_prompt: bool) -> str:
-        try:
-            return self._tokens.render(messages, add_generation_prompt=add_generation_prompt)
-        except ValueError as error:
-            raise ApiError(str(error)) from error
-
     async def _tokenize(self, request: web.Request) -> web.StreamResponse:
         ask = read_tokenize(await _json_body(request), model=self._settings.served_model_name)
-        text = ask.prompt if isinstance(ask.prompt, str) else self._rendered(ask.prompt, ask.add_generation_prompt)
-        ids = await self._encoded(text, ask.add_special_tokens)
+        ids = await self._prompts.of_tokenize(ask)
         answer = {
             "count": len(ids),
             "max_model_len": self._settings.max_model_len,
@@ -245,8 +257,15 @@ class Simulator:
 
     async def _exposition(self, request: web.Request) -> web.StreamResponse:
         return web.Response(
-            body=self._metrics.exposition(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+            body=self._page.text(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         )
+
+    async def _change_faults(self, request: web.Request) -> web.StreamResponse:
+        try:
+            self._faults.change((await request.text()).strip())
+        except ValueError as error:
+            raise ApiError(str(error), param="faults") from None
+        return web.Response()
 
 
 async def _json_body(request: web.Request) -> bytes:

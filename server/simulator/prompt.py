@@ -41,7 +41,8 @@ class PromptTokens:
         self._special_tokens = {name: _token_text(config[name]) for name in _SPECIAL_TOKENS if config.get(name)}
         source = _template_source(folder, config)
         self._template = _environment().from_string(source) if source is not None else None
-        self.words = self._whole_words()
+        self._word_ids = self._whole_words()
+        self.words = list(self._word_ids)
         """Texts of one token each that stay one token in any succession: what a reply is made of. Plain ASCII letters,
         with a space before them where the vocabulary has whole words, so they need no JSON escape."""
 
@@ -66,17 +67,21 @@ class PromptTokens:
         except (jinja2.TemplateError, TypeError) as error:
             raise ValueError(f"the chat template refused the messages: {error}") from error
 
+    def word_id(self, text: str) -> int:
+        """The id of one of `words`; -1 for the end of a sequence and for a word that was cut."""
+        return self._word_ids.get(text, -1)
+
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Token strings, as in the vocabulary."""
         return [self._tokenizer.id_to_token(i) or "" for i in ids]
 
-    def _whole_words(self) -> list[str]:
+    def _whole_words(self) -> dict[str, int]:
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=False)
         letters = dict.fromkeys(token.lstrip(_WORD_MARKS) for token in sorted(vocabulary, key=lambda t: vocabulary[t]))
         candidates = [word for word in letters if word.isascii() and word.isalpha()][:_MAX_WORDS]
         for texts in ([" " + word for word in candidates], candidates):
             encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
-            whole = [text for text, encoding in zip(texts, encodings, strict=True) if len(encoding.ids) == 1]
+            whole = {t: encoding.ids[0] for t, encoding in zip(texts, encodings, strict=True) if len(encoding.ids) == 1}
             if whole:
                 return whole
         raise ValueError("the tokenizer has no token made of plain letters, so no reply can be made of its tokens")

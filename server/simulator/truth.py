@@ -14,11 +14,11 @@ from server.simulator.answer import Answer
 
 
 class TruthLog:
-    """One file, begun anew."""
+    """One file, begun anew, or gone on with after a restart."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, go_on: bool = False) -> None:
         """OSError when the file cannot be written."""
-        self._file = path.open("wb", buffering=0)
+        self._file = path.open("ab" if go_on else "wb", buffering=0)
         self._lines: list[bytes] = []
 
     def add(self, answer: Answer) -> None:

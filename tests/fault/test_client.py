@@ -210,6 +210,25 @@ def test_a_known_script_is_measured_as_it_was_played() -> None:
         assert request.sent_ns is not None and request.sent_ns <= played.read_ns
 
 
+@pytest.mark.parametrize("cut", [False, True])
+def test_an_error_event_ends_the_answer_on_a_connection_that_is_held_open(cut: bool) -> None:
+    died = event({"error": {"message": "engine died", "code": 500}})
+    error = [(5.0, died[:20]), (25.0, died[20:])] if cut else [(5.0, died)]
+    quoted = C('{"error": {"message": "so says the text"}}')
+
+    def answer(k: int, _: Request) -> Answer:
+        return Answer([(1, ROLE + quoted), *error], end="hold") if k == 0 else Answer([(1, quoted), (90, END(1))])
+
+    async def script(client: Client) -> list[RequestRecord]:
+        async with asyncio.timeout(10):  # a stall would be borne for a minute
+            return [await ask(client, 0), await ask(client, 1)]
+
+    with ScriptedServer(answer) as server:
+        failed, following = measure(server.url, script, Limits(between_tokens_ns=60_000 * MS))
+    assert (failed.status, failed.reason) == (record.STREAM_ERROR, "500: engine died")
+    assert following.status == record.OK
+
+
 def test_an_answer_ends_with_done_even_when_its_body_does_not() -> None:
     script_: list[Write] = [(10, ROLE), (50, C("a")), (70, C("b") + END(2)), (5000, b": late\n\n")]
 

@@ -23,7 +23,8 @@ from typing import Any
 
 import pytest
 
-from loadgen.run_folder import RunFolder, RunReader
+from loadgen.run_folder import RunFolder
+from loadgen.run_reader import RunReader
 from tests.busy_machine import sound
 from tests.simulator_process import running_simulator
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from loadgen.record import OK
-from loadgen.run_folder import RunFolder, RunReader
+from loadgen.run_folder import RunFolder
+from loadgen.run_reader import RunReader
 from tests.simulator_process import running_simulator
 
 # Its asserts compare instants: it runs alone, since another test on the same cores would bend them.

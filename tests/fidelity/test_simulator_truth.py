@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from server.simulator.capacity import LoadShape, steady_state
 from server.simulator.settings import SimulatorSettings
 from tests.simulator_process import SimulatorProcess, running_simulator
 
@@ -125,3 +126,28 @@ def test_every_one_of_many_streams_gets_each_token_once(tmp_path: Path) -> None:
     assert all(line["token_ns"] == sorted(line["token_ns"]) for line in lines.values())
     assert 'vllm:generation_tokens_total{engine="0",model_name="sim"} 2400.0' in metrics
     assert 'vllm:inter_token_latency_seconds_count{engine="0",model_name="sim"} 2360.0' in metrics
+
+
+def test_users_get_the_throughput_that_is_worked_out_for_clients_who_come_a_step_late(tmp_path: Path) -> None:
+    truth = tmp_path / "truth.jsonl"
+    # Slow steps, so that what the machine adds is small; short replies, so that a step more or less shows.
+    chosen = SimulatorSettings(step_overhead_ms=30)
+    with running_simulator("--step-overhead-ms=30", "--truth", str(truth)) as simulator:
+
+        def user(number: int) -> None:
+            for n in range(15):
+                stream(simulator, f"{number}-{n}", input_tokens=16, output_tokens=6)
+
+        users = [threading.Thread(target=user, args=(number,)) for number in range(3)]
+        for one in users:
+            one.start()
+        for one in users:
+            one.join()
+        assert simulator.stop() == 0
+    ends_ns = sorted(line["finished_ns"] for line in truth_of(truth).values())[6:-6]
+    rate = (len(ends_ns) - 1) / ((ends_ns[-1] - ends_ns[0]) / 1e9)
+    late, prompt = (
+        steady_state(chosen, LoadShape(16, 6, late_steps=steps), 3).request_throughput for steps in (1.0, 0.0)
+    )
+    assert rate == pytest.approx(late, rel=0.08)
+    assert late < 0.9 * prompt

@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 from loadgen.record import LevelPlan, RequestRecord
-from loadgen.run_folder import RunFolder, RunReader, in_controllers_clock
+from loadgen.run_folder import RunFolder
+from loadgen.run_reader import RunReader, in_controllers_clock
 from loadgen.spool import SpoolWriter, encode_records
 from loadgen.stats.level import level_object
 from loadgen.virtual import closed_loop

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from loadgen.run_folder import RunFolder, RunReader
+from loadgen.run_folder import RunFolder
+from loadgen.run_reader import RunReader
 from server.simulator.tokenizer import folder as tokenizer_folder
 from tests.scripted_server import Answer, Request, ScriptedServer, Write
 from tests.sse_events import DONE, FIN, ROLE, C, U

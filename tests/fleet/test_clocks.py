@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from loadgen.run_folder import RunFolder, RunReader
+from loadgen.run_folder import RunFolder
+from loadgen.run_reader import RunReader
 from tests.busy_machine import measured
 from tests.simulator_process import running_simulator
 
@@ -68,3 +69,4 @@ def test_a_workers_clock_is_converted_within_its_stated_error(tmp_path: Path) ->
     (summary,) = json.loads((folder / "summary.json").read_text())["levels"]
     assert summary["achieved_concurrency"] > 3.8
     assert summary["client"]["clock_error_max_ms"] == error_ns / 1e6
+    assert 0 <= summary["clock_change_ms"] < 20  # both are one clock, an hour apart all the time

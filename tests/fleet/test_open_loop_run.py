@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from loadgen.arrivals.schedule import Schedule
-from loadgen.run_folder import RunFolder, RunReader
+from loadgen.run_folder import RunFolder
+from loadgen.run_reader import RunReader
 from loadgen.spool import read_records
 from server.simulator.tokenizer import folder as tokenizer_folder
 from tests.busy_machine import OF_A_BUSY_MACHINE

@@ -19,14 +19,19 @@ from loadgen.cli import COMMANDS, GROUPS, load_command
 from loadgen.cli.options import scenario_from
 from loadgen.cli.reference import ROOT
 from loadgen.record import LevelPlan, RequestRecord
+from loadgen.search.search import Search
+from loadgen.server_metrics.sample import GpuSample
 from loadgen.stats.answers import answers, verdict
 from loadgen.stats.classes import CLASS_LATENCIES, RequestKind
 from loadgen.stats.latencies import LATENCIES
 from loadgen.stats.level import level_object
+from loadgen.stats.limit import with_limits
+from loadgen.stats.turns import TURN_LATENCIES
 from loadgen.stats.validity import RULES
 from loadgen.virtual import closed_loop, open_loop
 from server.simulator.settings import SimulatorSettings
 from tests.level_records import health
+from tests.server_samples import perfect_server
 
 DOCUMENTS = sorted(
     {
@@ -165,10 +170,16 @@ def documented(heading: str) -> set[str]:
 OPEN = {  # objects whose keys are data, and how the document names a key
     "requests": "STATUS",
     "classes[].requests": "STATUS",
+    "turns.by_turn[].requests": "STATUS",
     "finish_reasons": "REASON",
     "output_tokens_source": "SOURCE",
     "server": "SETTING",
+    "intervals": "FIGURE",
     "slo": "LIMIT",
+    "server_metrics.latencies": "LATENCY",
+    "server_metrics.requests": "REASON",
+    "server_metrics.waiting_by_reason": "REASON",
+    "server_metrics.gpus[].throttle": "REASON",
 }
 
 
@@ -195,11 +206,15 @@ def real_level() -> dict[str, Any]:
     records = closed_loop(settings, concurrency=4, input_tokens=64, output_tokens=16, duration_ns=1_500_000_000)
     window = (records[0].dispatched_ns, records[0].dispatched_ns + 1_000_000_000)
     records[3:6] = [_failed(one) for one in records[3:6]]
+    records[:2] = [dataclasses.replace(one, session=0, turn=turn) for turn, one in enumerate(records[:2], 1)]
     plan = LevelPlan(0, 4, *window, server={"max_num_seqs": 16}, lost_workers=1, workers=2)
     audit = AuditTrail(np.empty(0, SEGMENT), {})
     slo = {"ttft_p95": 500.0, "error_rate": 0.01}
     kinds = [RequestKind("chat", 0.8, 0), RequestKind("rag", 0.2, 64)]
-    return level_object(plan, records, [health()], slo=slo, audit=audit, kinds=kinds)
+    gpu = GpuSample(0, "GPU", throttle=("sw_power_cap",))
+    server = perfect_server(records, window, change=lambda one: dataclasses.replace(one, gpus=(gpu,)))
+    level = level_object(plan, records, [health()], slo=slo, audit=audit, kinds=kinds, server=server)
+    return with_limits([level])[0]
 
 
 def open_level() -> dict[str, Any]:
@@ -218,7 +233,9 @@ def _failed(one: RequestRecord) -> RequestRecord:
 def for_every_latency(name: str) -> list[str]:
     """`p50_M_ms` as one name for each latency; any other name as it is."""
     before, m, after = name.partition("_M")
-    latencies = CLASS_LATENCIES if name.startswith("classes[].") else LATENCIES
+    latencies = LATENCIES
+    for part, of_part in (("classes[].", CLASS_LATENCIES), ("turns.by_turn[].", TURN_LATENCIES)):
+        latencies = of_part if name.startswith(part) else latencies
     return [f"{before}_{latency}{after}" for latency in latencies] if m and after in ("", "_ms") else [name]
 
 
@@ -240,14 +257,32 @@ def test_every_field_has_the_unit_of_its_name_and_a_meaning() -> None:
                 assert unit in expected, name
 
 
+def judged_levels() -> list[dict[str, Any]]:
+    """Levels of two settings, each run twice and within its limits, and one of arrivals at their rate, so that there is every answer."""
+    held = {"ttft_p95": {"threshold": 500.0, "value": 1.0, "met": True, "interval": [1.0, 2.0], "holds": True}}
+    users = [
+        real_level()
+        | {"valid": True, "level": 2 * setting + run, "run": run, "server": {"max_num_seqs": setting}, "slo": held}
+        for setting in range(2)
+        for run in range(2)
+    ]
+    equal = {"request_rate": users[0]["request_throughput"], "server": users[0]["server"], "slo": held}
+    again = [{**users[0], "level": 7, "concurrency": 8}, {**users[0], "level": 8}]  # ends as it began
+    return [*users, *again, open_level() | equal | {"valid": True, "level": 9}]
+
+
 def test_every_figure_of_the_summary_is_documented_and_no_other() -> None:
-    levels = [real_level() | {"valid": True, "level": number, "run": number} for number in range(2)]
-    said = fields({"answers": answers(levels), "verdict": {**verdict(levels), "planned_levels": 2}}) - {
+    levels = judged_levels()
+    search = Search(users=True, first=1, least=1, most=8)
+    failures = [{"server": {}, "level": 0, "kind": "died", "text": "It ended."}]
+    every = answers(levels, search=search, failures=failures)
+    said = fields({"answers": every, "verdict": {**verdict(levels), "planned_levels": 2}}) - {
         "answers",
         "verdict",
     }
     written = {name for name in documented("field") if name.startswith(("answers.", "verdict."))}
-    said = {re.sub(r"(\.server)\..*", r"\1", name) for name in said}
+    # Of these parts it is said once what they hold.
+    said = {re.sub(r"(\.server|\.limit|highest_within_slo\.by_server)(\[\])?\..*", r"\1", name) for name in said}
     assert written == {re.sub(r"(\.figures)\.[a-z0-9_]+", r"\1.FIGURE", name) for name in said}
 
 

@@ -78,4 +78,4 @@ def test_the_report_shows_both_views_and_draws_against_the_rate() -> None:
     for words in ("TTFT from schedule", "TTFT, service", "offered req/s", "asked req/s", "request rate (requests/s)"):
         assert words in text
     assert "concurrency (users)" not in text
-    assert "10 requests/s: the highest measured valid level that meets the SLO" in text
+    assert "10 requests/s keeps every SLO with its 95 % bound" in text

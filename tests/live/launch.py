@@ -76,11 +76,12 @@ def on_cores(cores: frozenset[int]) -> Iterator[None]:
 
 
 @contextmanager
-def running_vllm(environment: Environment, core: int, log: Path) -> Iterator[Vllm]:
-    """A ready server on a free port; raises RuntimeError with its log's end when it dies or is not ready in time."""
+def running_vllm(environment: Environment, core: int, log: Path, *more: str) -> Iterator[Vllm]:
+    """A ready server on a free port, with `more` arguments; raises RuntimeError with its log's end when it dies or is not ready in time."""
     port = free_port()
     command = [*DIE_WITH_PARENT, str(environment.python), "-m", "vllm.entrypoints.openai.api_server"]
-    command += ["--model", str(environment.model_dir), *ARGUMENTS, "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--model", str(environment.model_dir), *ARGUMENTS, *more]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
     variables = os.environ | {
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",

@@ -186,8 +186,9 @@ def test_goodput_counts_requests_that_meet_every_threshold_and_no_failure() -> N
     ]
     level = level_object(plan(), records, [], slo={"ttft_p95": 200, "tpot_p95": 50, "error_rate": 0.1})
     assert level["request_goodput"] == 2.0
-    assert level["slo"]["ttft_p95"] == {"threshold": 200.0, "value": 300.0, "met": False}
-    assert level["slo"]["error_rate"] == {"threshold": 0.1, "value": 0.2, "met": False}
+    told = {key: {name: one[name] for name in ("threshold", "value", "met")} for key, one in level["slo"].items()}
+    assert told["ttft_p95"] == {"threshold": 200.0, "value": 300.0, "met": False}
+    assert told["error_rate"] == {"threshold": 0.1, "value": 0.2, "met": False}
     assert level_object(plan(), records, [])["request_goodput"] is None
     assert level_object(plan(), records, [], slo={"error_rate": 0.1})["request_goodput"] is None
 
@@ -209,7 +210,8 @@ def test_unknown_slo_is_refused_with_what_may_be_used() -> None:
 
 def test_slo_of_a_figure_without_samples_is_neither_met_nor_missed() -> None:
     level = level_object(plan(), [request(0, [100])], [], slo={"tpot_p95": 50})
-    assert level["slo"]["tpot_p95"] == {"threshold": 50.0, "value": None, "met": None}
+    nothing = {"value": None, "met": None, "interval": None, "holds": None}
+    assert level["slo"]["tpot_p95"] == {"threshold": 50.0, **nothing}
 
 
 def test_weak_percentiles_are_named() -> None:
@@ -256,6 +258,20 @@ def test_send_lag_send_gap_and_coalescing_are_worked_out_for_each_worker() -> No
     names = ("send_lag_p99_ms", "send_gap_max_ms", "coalesced_share")
     assert [tuple(worker[name] for name in names) for worker in client["workers"]] == [(3, 0.04, 0), (8, None, 0.5)]
     assert tuple(client[name] for name in names) == (8, 0.04, 0.5)
+
+
+def test_the_wait_for_a_connection_is_a_figure_of_its_own_and_in_no_latency() -> None:
+    records = [
+        normal(4, 50, 10, sent_ms=100, connection_wait_ns=80_000_000),
+        normal(4, 50, 10, sent_ms=200, connection_wait_ns=20_000),
+        normal(4, 50, 10, sent_ms=300),  # there never was one, or an older program did not say
+    ]
+    level = level_object(plan(), records, [health()])
+    assert level["client"]["connection_wait_max_ms"] == 80
+    assert level["client"]["workers"][0]["connection_wait_p99_ms"] == 80
+    assert level["max_ttft_ms"] == 50
+    none = level_object(plan(), [normal(4, 50, 10, sent_ms=100)], [health()])["client"]
+    assert none["connection_wait_max_ms"] is None
 
 
 def test_in_a_closed_loop_there_is_no_send_lag_and_it_is_not_zero() -> None:

@@ -11,7 +11,8 @@ import pytest
 from loadgen.errors import UsageError
 from loadgen.open_table import OpenTable, read_open
 from loadgen.record import CENSORED, OK, LevelPlan, RequestRecord
-from loadgen.run_folder import RunFolder, RunReader
+from loadgen.run_folder import RunFolder
+from loadgen.run_reader import RunReader
 from loadgen.spool import SpoolWriter, encode_records
 from loadgen.stats.level import level_object
 
@@ -165,3 +166,51 @@ def test_a_run_that_goes_on_is_not_judged_by_another_command(folder: RunFolder) 
 def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not a run folder"):
         RunFolder.open(tmp_path)
+
+
+def cut_off(folder: RunFolder) -> None:
+    """The controller was killed in level 1."""
+    folder.note_level(dataclasses.replace(PLANS[1], drained_ns=None), {0: 0})
+
+
+def test_a_level_that_was_run_again_when_the_run_was_resumed_is_that_of_the_newest_part(folder: RunFolder) -> None:
+    """The clock of the second controller begins anew, as after a restart of the machine."""
+    cut_off(folder)
+    spool(folder, 0, request(0, 0, 11, 12), request(1, 0, 21, 22)).close()
+    part = folder.begin_part("again")
+    spool(part, 0, request(1, 0, 11, 12), request(1, 1, 12, 13)).close()
+    part.note_level(dataclasses.replace(PLANS[0], level=1), {0: 0})
+    first, again = RunReader(folder).all()
+    assert {(r.level, r.index) for r in first.records} == {(0, 0)}
+    assert {(r.level, r.index) for r in again.records} == {(1, 0), (1, 1)}
+    assert not again.plan.interrupted and again.plan.window_start_ns == 10 * S
+
+
+def test_a_run_that_was_resumed_and_cut_off_before_its_level_keeps_what_there_was(folder: RunFolder) -> None:
+    cut_off(folder)
+    spool(folder, 0, request(0, 0, 11, 12), request(1, 0, 21, 22)).close()
+    folder.begin_part("again")
+    first, cut = RunReader(folder).all()
+    assert not first.plan.interrupted and cut.plan.interrupted and len(cut.records) == 1
+
+
+def test_failures_are_those_since_the_run_was_begun_or_resumed(folder: RunFolder) -> None:
+    folder.note_failure({"max_num_seqs": 2}, 0, "died", "It ended.")
+    assert [failure["text"] for failure in folder.failures()] == ["It ended."]
+    assert [entry.plan for entry in folder.plans()] == PLANS
+    folder.begin_part("again")
+    assert folder.failures() == []
+
+
+def test_a_spool_that_was_left_elsewhere_goes_to_the_part_that_has_the_beginning_of_it(
+    folder: RunFolder, tmp_path: Path
+) -> None:
+    part = folder.begin_part("again")
+    for of, record in ((folder, request(0, 0, 11, 12)), (part, request(1, 7, 11, 12))):
+        spool(of, 0, record).close()
+    elsewhere = tmp_path / "elsewhere" / "worker-0.spool"
+    elsewhere.parent.mkdir()
+    elsewhere.write_bytes((part.records / "worker-0.spool").read_bytes() + b"more")
+    folder.adopt(elsewhere)
+    assert (part.records / "worker-0.spool").read_bytes().endswith(b"more")
+    assert not (folder.records / "worker-0.spool").read_bytes().endswith(b"more")

@@ -104,7 +104,7 @@ def test_a_server_on_the_command_line_replaces_the_base_url_of_file_and_environm
     path = written("target: {server: sim}\nserver: {max_num_seqs: 8}\n")
     env = {"LOADGEN_TARGET_BASE_URL": "http://h"}
     scenario = load_scenario(path, env=env, options={"target.server": "sim"})
-    assert (scenario.target.base_url, scenario.server.max_num_seqs) == (None, (8,))
+    assert (scenario.target.base_url, scenario.server.sweeps()["max_num_seqs"]) == (None, (8,))
 
 
 def test_slo_conditions_replace_the_files_limits(written: Written) -> None:
@@ -140,7 +140,7 @@ def test_conditions_that_cannot_be_read_are_refused(conditions: str) -> None:
         ("workload: {input_tokens: 1k}\n", 1, "workload.input_tokens", "whole number"),
         ("workload: {ignore_eos: maybe}\n", 1, "workload.ignore_eos", "true or false"),
         ("target: {endpoint: embeddings}\n", 1, "target.endpoint", "'chat' or 'completions'"),
-        ("target: {server: vllm}\n", 1, "target.server", "'sim'"),
+        ("target: {server: sglang}\n", 1, "target.server", "'sim' or 'vllm'"),
         ("target: {model: 5}\n", 1, "target.model", "quotes"),
         ("target: {model: ''}\n", 1, "target.model", "not be empty"),
         ("target:\n  base_url: localhost:8000\n", 2, "target.base_url", "no scheme"),
@@ -204,7 +204,7 @@ def test_a_missing_file_a_folder_and_binary_data_are_refused(tmp_path: Path) -> 
         ("concurrency: 4", "Did you mean load.concurrency?"),
         ("workload: {duration: 4}", "Did you mean load.duration?"),
         ("laod: {ramp: 1s}", "Did you mean load?"),
-        ("server: {gpu_memory_utilization: 1}", "The keys of server are max_num_seqs, "),
+        ("metrics: {qqqqqqqqqq: 1}", "The keys of metrics are host, "),
         ("5: 4", "At the top are name, target, "),
     ],
 )
@@ -274,7 +274,7 @@ def test_a_secret_is_refused_and_never_repeated(given: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [f"target: {{api_key: {SECRET}}}", f"target: {{headers: {{Authorization: {SECRET}}}}}"]
+    "text", [f"target: {{api_key: {SECRET}}}", f"target: {{headers: {{Proxy-Authorization: {SECRET}}}}}"]
 )
 def test_a_secret_in_a_file_is_refused_and_never_repeated(written: Written, text: str) -> None:
     assert "verysecret" not in str(only(written(text)))

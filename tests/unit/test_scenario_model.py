@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from loadgen.scenario.keys import scenario_keys
 from loadgen.scenario.load import load_scenario
 from loadgen.scenario.model import Scenario, Workers
+from loadgen.scenario.server import ServerSection
 from loadgen.scenario.slo import Objective
 from server.simulator.settings import SimulatorSettings
 
@@ -45,10 +46,16 @@ def test_a_level_of_a_server_that_is_there_already_has_no_settings() -> None:
 
 
 def test_every_timing_and_limit_of_the_simulator_is_a_key_with_its_default() -> None:
-    # The others are not a matter of capacity: name, seed and faults.
+    # The others are not a matter of capacity: name, seed and how it answers.
     settings = set(SimulatorSettings.model_fields) - {"served_model_name", "seed", "stream"}
     keys = {key.leaf: key.default for key in scenario_keys().values() if key.section == "server"}
-    assert keys == {name: str(SimulatorSettings.model_fields[name].default) for name in settings}
+    of_simulator = {name: text for name, text in keys.items() if name not in ServerSection.model_fields}
+    defaults = {name: SimulatorSettings.model_fields[name].default for name in settings}
+    words = {None: "null", True: "true", False: "false"}
+    assert of_simulator == {
+        name: words[value] if value is None or isinstance(value, bool) else str(value)
+        for name, value in defaults.items()
+    }
 
 
 def test_every_key_says_what_it_is() -> None:
@@ -59,7 +66,7 @@ def test_the_schema_for_editors_takes_what_the_scenario_takes() -> None:
     schema = Scenario.model_json_schema()
     load = schema["$defs"]["Load"]["properties"]
     assert {kind["type"] for kind in load["ramp"]["anyOf"]} == {"number", "string"}
-    assert {kind["type"] for kind in load["concurrency"]["anyOf"]} == {"integer", "array", "null"}
+    assert {kind["type"] for kind in load["concurrency"]["anyOf"]} == {"integer", "array", "string", "null"}
 
 
 def test_objectives_have_metric_percentile_and_limit() -> None:

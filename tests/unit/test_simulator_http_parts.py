@@ -13,7 +13,8 @@ from transformers import AutoTokenizer
 
 from server.simulator.ask import ApiError, Ask, read_generation, read_tokenize
 from server.simulator.frames import Frames
-from server.simulator.metrics import _TTFT_S, Histogram
+from server.simulator.histogram import Histogram
+from server.simulator.metrics import TTFT_S
 from server.simulator.prompt import PromptTokens
 from server.simulator.reply import MAX_NATURAL_TOKENS, Reply, plan_reply
 from server.simulator.tokenizer import folder
@@ -304,17 +305,17 @@ def test_a_reply_counts_as_many_tokens_as_were_sent(tokens: PromptTokens) -> Non
 
 @given(
     st.lists(
-        st.tuples(st.one_of(st.floats(0, 5000), st.sampled_from(_TTFT_S)), st.integers(1, 50)), min_size=1, max_size=30
+        st.tuples(st.one_of(st.floats(0, 5000), st.sampled_from(TTFT_S)), st.integers(1, 50)), min_size=1, max_size=30
     )
 )
 def test_histograms_count_as_prometheus_client_counts(samples: list[tuple[float, int]]) -> None:
     registry = CollectorRegistry()
-    reference = ClientHistogram("x", "x", buckets=_TTFT_S, registry=registry)
-    ours = Histogram(_TTFT_S)
+    reference = ClientHistogram("x", "x", buckets=TTFT_S, registry=registry)
+    ours = Histogram(TTFT_S)
     for value, times in samples:
         ours.observe(value, times)
         for _ in range(times):
             reference.observe(value)
     for bound, count in ours.buckets():
         assert registry.get_sample_value("x_bucket", {"le": bound}) == count
-    assert registry.get_sample_value("x_sum") == pytest.approx(ours.sum_s)
+    assert registry.get_sample_value("x_sum") == pytest.approx(ours.sum)

@@ -2,23 +2,15 @@
 
 from typing import Any
 
-from loadgen.stats.answers import answers
+from loadgen.stats.answers import TITLES, answer_lines, answers
+from tests.public_sweeps import PEAKS_NEAR_64, sweep, written_level
 
 
 def level(
     concurrency: int, ttft_ms: float | None, tokens: float, *, valid: bool = True, **server: Any
 ) -> dict[str, Any]:
-    met = None if ttft_ms is None else ttft_ms <= 500
-    return {
-        "level": concurrency,
-        "concurrency": concurrency,
-        "request_rate": None,
-        "open_loop": None,
-        "server": server,
-        "valid": valid,
-        "output_throughput": tokens,
-        "slo": {"ttft_p95": {"threshold": 500.0, "value": ttft_ms, "met": met}},
-    }
+    slo = {"ttft_p95": 500.0}
+    return written_level(concurrency, concurrency, tokens, ttft_ms, 10.0, slo=slo, valid=valid, server=server)
 
 
 def within_slo(*levels: dict[str, Any]) -> dict[str, Any]:
@@ -86,4 +78,28 @@ def test_without_an_slo_or_a_valid_level_there_is_no_answer() -> None:
     without = {**level(4, 1, 100.0), "slo": None}
     assert answers([without])["highest_within_slo"] is None
     assert answers([level(4, 1, 1.0, valid=False)])["highest_output_throughput"] is None
-    assert answers([]) == {"highest_within_slo": None, "highest_output_throughput": None, "repeats": None}
+    assert not any(answers([]).values())
+
+
+def test_unstable_levels_are_no_highest_one() -> None:
+    told = answers(sweep(PEAKS_NEAR_64, slo={"ttft_p95": 500.0}))
+    assert told["highest_within_slo"]["concurrency"] == 128
+    assert told["highest_output_throughput"]["concurrency"] == 64
+
+
+def test_throughput_that_has_stopped_rising_is_not_said_to_be_perhaps_more() -> None:
+    told = answers([level(4, 1, 1000.0), level(8, 1, 1999.0), level(16, 1, 2000.0)])
+    assert told["highest_output_throughput"]["text"] == "2,000.0 output tokens/s at concurrency 16."
+
+
+def test_answers_are_told_in_one_order_and_none_twice() -> None:
+    told = answers([level(4, 200, 400), level(8, 400, 790), level(16, 900, 800)])
+    titles = [title for title, _ in answer_lines(told)]
+    assert titles == [TITLES[name] for name in ("capacity", "highest_output_throughput", "knee")]
+    undecided = [{**level(4, 200, 400), "slo": {"ttft_p95": {**SURE, "holds": None}}}]
+    assert [title for title, _ in answer_lines(answers(undecided))][:2] == [
+        TITLES[name] for name in ("capacity", "highest_within_slo")
+    ]
+
+
+SURE = {"threshold": 500.0, "value": 200.0, "met": True, "interval": [100.0, 600.0], "holds": True}

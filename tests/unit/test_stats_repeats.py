@@ -8,21 +8,12 @@ import pytest
 
 from loadgen.stats.answers import answers
 from loadgen.stats.repeats import FIGURES, repeats
+from tests.public_sweeps import written_level
 
 
 def level(number: int, concurrency: int, tok_s: float, ttft_ms: float = 100.0, **changes: Any) -> dict[str, Any]:
-    met = {"ttft_p95": {"threshold": 200.0, "value": ttft_ms, "met": ttft_ms <= 200}}
     figures = dict.fromkeys(FIGURES, 1.0) | {"output_throughput": tok_s, "p95_ttft_ms": ttft_ms}
-    base = {
-        "level": number,
-        "concurrency": concurrency,
-        "request_rate": None,
-        "open_loop": None,
-        "server": {},
-        "valid": True,
-        "slo": met,
-        "requests": {"ok": 50},
-    }
+    base = written_level(number, concurrency, tok_s, ttft_ms, 10.0, slo={"ttft_p95": 200.0})
     return base | figures | changes
 
 

@@ -111,6 +111,16 @@ def test_nothing_has_settled_before_every_user_has_finished_a_request() -> None:
     assert detector.settled(round(10.3 * SECOND)).settled
 
 
+def test_of_conversations_every_user_must_have_finished_one_as_long_as_most() -> None:
+    detector = SettleDetector(workers=1, users=2, began_ns=0, all_there_ns=0, requests_each=8)
+    detector.update(0, report([10.0] * 100, requests=[*each_second(1, 10), *((1, s, s + 1.0) for s in range(7))]))
+    verdict = detector.settled(10 * SECOND)
+    assert not verdict.settled
+    assert verdict.reason == "1 of 2 users have finished 8 requests, a conversation's worth"
+    detector.update(0, report([10.0] * 3, first_bin=100, requests=[(1, 9.0, 10.2)]))
+    assert detector.settled(round(10.3 * SECOND)).settled
+
+
 def test_requests_of_the_level_before_do_not_count() -> None:
     detector = SettleDetector(workers=1, users=1, began_ns=5 * SECOND, all_there_ns=6 * SECOND)
     detector.update(0, report([10.0] * 200, requests=[(0, 4.9, 10.0)]))

@@ -151,7 +151,7 @@ def test_the_requests_of_two_or_three_workers_are_those_of_one(mix: SyntheticWor
         found = {}
         for worker in range(workers):
             arrived = carried(json.loads(json.dumps(to_carry(mix))))  # each worker has a copy of its own
-            queue = PromptQueue(arrived, level=1, worker=worker, workers=workers, depth=4)
+            queue = PromptQueue(arrived.build, level=1, worker=worker, workers=workers, depth=4)
             queue.fill()
             for _ in range(60 // workers):
                 request = queue.take()

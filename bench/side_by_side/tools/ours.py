@@ -10,7 +10,8 @@ import numpy as np
 
 from bench.side_by_side.measured import Measured, Task, ToolError
 from bench.side_by_side.rungs import INPUT_TOKENS, OUTPUT_TOKENS, Rung
-from loadgen.run_folder import RunFolder, RunReader
+from loadgen.run_folder import RunFolder
+from loadgen.run_reader import RunReader
 
 TITLE = "llm-loadgen"
 DEFINITION = "TTFT from the last byte sent to the arrival of the first token; ITL of every token, by arrival"

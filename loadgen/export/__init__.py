@@ -1,0 +1,1 @@
+"""A run in the forms of other programs; it measures nothing and judges nothing."""
