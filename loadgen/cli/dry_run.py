@@ -80,7 +80,8 @@ def _time(scenario: Scenario, levels: list[Level]) -> str:
     each_s = load.least_s(load.duration)
     words = "at most" if load.searches and known else "about" if known else "at least"
     return (
-        f"{words} {format_duration(round(count * each_s, 1))} for {count} levels: warm-up and window, without drains"
+        f"{words} {format_duration(round(count * each_s, 1))} for {count} {'level' if count == 1 else 'levels'}: warm-up and window, "
+        "without drains"
         f"{' and starts of the server' if scenario.target.server else ''}"
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -53,12 +53,15 @@ def ladder(levels: Sequence[Level]) -> list[Rung]:
     same: dict[float, list[Level]] = {}
     for level in levels:
         same.setdefault(asked(level), []).append(level)
-    return [_rung(load, runs) for load, runs in sorted(same.items())]
+    unstable = unstable_levels(levels)
+    return [_rung(load, runs, unstable) for load, runs in sorted(same.items())]
 
 
-def _rung(load: float, runs: Sequence[Level]) -> Rung:
+def _rung(load: float, runs: Sequence[Level], unstable: Container[int]) -> Rung:
     valid = [level for level in runs if level["valid"]]
-    return Rung(load, valid or runs, state_of(valid) if valid else "invalid")
+    counted = valid or runs
+    state = state_of(valid) if valid else "invalid"
+    return Rung(load, counted, state, unstable=any(level["level"] in unstable for level in counted))
 
 
 def state_of(runs: Sequence[Level]) -> State:
@@ -174,15 +177,7 @@ def _used(rung: Rung) -> float | None:
 def found_by_setting(levels: Sequence[Level]) -> list[tuple[list[Level], Found]]:
     """(the levels of a server setting, its capacity) for each setting that has an SLO."""
     judged = headline([level for level in levels if level["slo"]])
-    unstable = unstable_levels(judged)
-    return [
-        (group, find_capacity([_settled(rung, unstable) for rung in ladder(group)]))
-        for group in by_setting(judged).values()
-    ]
-
-
-def _settled(rung: Rung, unstable: Container[int]) -> Rung:
-    return replace(rung, unstable=any(level["level"] in unstable for level in rung.runs))
+    return [(group, find_capacity(ladder(group))) for group in by_setting(judged).values()]
 
 
 def capacities(levels: Sequence[Level]) -> list[dict[str, Any]]:

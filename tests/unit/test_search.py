@@ -164,6 +164,16 @@ def test_a_curve_that_is_not_monotonic_is_looked_at_again_and_told() -> None:
     assert "The curve is not monotonic: concurrency 4 misses it in 3 runs" in entry["text"]
 
 
+def test_a_load_at_which_the_server_has_two_states_is_no_answer_though_it_holds() -> None:
+    def server(load: float, run: int) -> Mapping[str, Any]:
+        return {**up_to(20)(load, run), "tok_s": (15 if load == 20 and run % 2 else 50) * load}
+
+    levels = searched(USERS, server)
+    (entry,) = search_answers(levels, USERS)
+    assert entry["interval"][0] == 19
+    assert entry["end"] == "undecided"
+
+
 def test_it_ends_after_the_levels_that_it_may_take_and_says_what_it_did_not_resolve() -> None:
     search = Search(users=True, first=1, least=1, most=1024, max_levels=7)
     levels = searched(search, up_to(20))
