@@ -3,6 +3,8 @@ another load than the one asked for; pure. The rules are in `validity`."""
 
 from __future__ import annotations
 
+import math
+
 from loadgen.stats import open_rules
 from loadgen.stats.client_rules import Level, percent
 from loadgen.stats.open_rules import is_saturated
@@ -105,8 +107,11 @@ def load_not_reached(level: Level) -> str | None:
     # A user is in flight or thinks: N = X · (R + Z), the interactive response time law. Where tasks decide how long it
     # thinks, nobody knows what should be in flight.
     known = level["think_time_s"] is not None
-    busy = achieved + level["think_time_s"] * level["completed_request_rate"] if known else asked
-    if busy < LEAST_LOAD * asked:
+    thinks = level["think_time_s"] * level["completed_request_rate"] if known else 0.0
+    busy = achieved + thinks if known else asked
+    # Think times are drawn, and the rate of so few requests is that uncertain: two standard errors of an exponential mean.
+    chance = 2 * thinks / math.sqrt(level["completed_request_rate"] * level["window_s"]) if thinks else 0.0
+    if busy + chance < LEAST_LOAD * asked:
         thinking = f" and {busy - achieved:.3g} users thinking" if level["think_time_s"] else ""
         return f"{achieved:.3g} requests in flight on average{thinking}, {asked} asked for ({percent(busy / asked)})."
     if level["users_seen"] < asked and level["peak_concurrency"] < asked:

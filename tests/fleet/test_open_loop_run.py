@@ -241,7 +241,7 @@ def test_think_time_keeps_users_apart_and_the_level_valid(tmp_path: Path) -> Non
     with running_simulator(*FAST_SERVER) as simulator:
         (level,) = run(
             *[simulator.url, tmp_path / "out", "--concurrency", "8", "--think-time", "exponential:500ms"],
-            *["--output-tokens", "4", "--workers", "2", "--warmup", "1s", "--duration", "5s"],
+            *["--output-tokens", "4", "--workers", "2", "--warmup", "1s", "--duration", "5s", "--seed", "7"],
         )
     assert_sound(level)
     assert level["think_time_s"] == 0.5

@@ -12,6 +12,7 @@ from loadgen.arrivals.schedule import Schedule
 from loadgen.record import LevelPlan, RequestRecord
 from loadgen.stats.backlog import Offered, backlog
 from loadgen.stats.level import level_object
+from loadgen.stats.sample_rules import load_not_reached
 from loadgen.stats.steady import SettleDetector
 from loadgen.virtual import open_loop
 from server.simulator.settings import SimulatorSettings
@@ -78,6 +79,21 @@ def test_a_worker_that_never_came_shows_in_what_the_schedule_offers() -> None:
     assert every["open_loop"]["offered"] == 30 and every["offered_request_rate"] == 10
     half = [record for record in TEN_A_SECOND if record.index % 2]
     assert "rate_not_reached" in fired(told_plan, half)
+
+
+@pytest.mark.parametrize(("requests", "reached"), [(61, True), (2000, False)])
+def test_few_drawn_think_times_may_fall_short_by_chance_and_many_may_not(requests: int, reached: bool) -> None:
+    # Eight users: half a request in flight and 6.1 thinking, 82 %.
+    level = {
+        "concurrency": 8,
+        "achieved_concurrency": 0.53,
+        "peak_concurrency": 8,
+        "users_seen": 8,
+        "think_time_s": 0.5,
+        "completed_request_rate": 12.2,
+        "window_s": requests / 12.2,
+    }
+    assert (load_not_reached(level) is None) == reached
 
 
 def test_think_time_counts_as_load() -> None:
