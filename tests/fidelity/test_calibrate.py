@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -45,7 +46,10 @@ def test_a_small_ladder_gives_the_tools_own_error(tmp_path: Path) -> None:
 def test_an_interrupt_tells_what_was_measured_and_leaves_nothing_running(tmp_path: Path) -> None:
     file, folder = tmp_path / "report.json", tmp_path / "kept"
     command = [*COMMAND, "--streams", "2,4", "--keep-going", "--json", str(file), "-o", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a job in the background ignores it
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard
+    ) as process:
         try:
             deadline = time.monotonic() + 60
             while not (folder / "4-streams" / "run.log").exists():
