@@ -88,9 +88,14 @@ class _Server:
             self._samples.append(ServerState(self._due_ns, self._metrics.values()))
             self._due_ns += SAMPLE_EVERY_NS
 
-    def ended(self, step: Step, now_ns: int) -> None:
-        finished = [(request, "length") for request, _, last in step.emissions if last]
-        self._metrics.ended(step, now_ns, finished, planned_ns=now_ns)
+    def run(self, step: Step, now_ns: int, end_ns: int) -> int:
+        """When the step that begins now ends. What lies beyond `end_ns` is not counted any more."""
+        done_ns = now_ns + step.duration_ns
+        self.sample_until(min(done_ns, end_ns))
+        if done_ns <= end_ns:
+            finished = [(request, "length") for request, _, last in step.emissions if last]
+            self._metrics.ended(step, done_ns, finished, planned_ns=done_ns)
+        return done_ns
 
 
 def closed_loop(
@@ -141,11 +146,9 @@ def closed_loop(
             now_ns = beginnings_ns[0][0]
             server.sample_until(now_ns)
             continue
-        now_ns += step.duration_ns
-        server.sample_until(min(now_ns, end_ns))
+        now_ns = server.run(step, now_ns, end_ns)
         if now_ns > end_ns:
             break
-        server.ended(step, now_ns)
         for request, tokens, finished in step.emissions:
             sent[request.id].gets(now_ns, tokens, finished, settings.stream_interval)
             if finished:
@@ -212,11 +215,9 @@ def open_loop(
             now_ns = coming_ns
             server.sample_until(now_ns)
             continue
-        now_ns += step.duration_ns
-        server.sample_until(min(now_ns, end_ns))
+        now_ns = server.run(step, now_ns, end_ns)
         if now_ns > end_ns:
             break
-        server.ended(step, now_ns)
         for request, tokens, finished in step.emissions:
             sent[request.id].gets(now_ns, tokens, finished, settings.stream_interval)
             if finished:

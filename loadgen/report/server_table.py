@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from loadgen.report.figures import ABSENT, Level, number, repeated
+from loadgen.report.level_columns import table_of_levels
 from loadgen.stats.asked import asked_number, asked_of_several, is_open
 from loadgen.stats.settings import setting_text, swept_settings
 
@@ -92,12 +92,8 @@ def server_table(levels: Sequence[Level]) -> Table | None:
     rows = server_rows(levels)
     if not rows:
         return None
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, header_style="bold")
-    for name in swept_settings(levels):
-        made.add_column(name.replace("_", "\n", 1), justify="right")
-    if repeated(levels):
-        made.add_column("\nrun", justify="right")
-    for heading in ("asked\nreq/s" if is_open(levels[0]) else "concur-\nrency", *HEADINGS):
+    made = table_of_levels(levels)
+    for heading in HEADINGS:
         made.add_column(heading, justify="left" if heading.endswith("limit") else "right", no_wrap=True)
     for row in rows:
         made.add_row(*map(Text, row))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -29,6 +28,7 @@ from loadgen.report.figures import (
     repeated,
     slo_mark,
 )
+from loadgen.report.level_columns import table_of_levels
 from loadgen.report.server_table import gpu_lines, limit_lines, outside_lines, server_table
 from loadgen.report.turns import turn_lines, turn_table
 from loadgen.stats.asked import asked_number
@@ -69,14 +69,10 @@ def table(levels: Sequence[Level]) -> Table:
     swept = swept_settings(levels)
     repeats = repeated(levels)
     has_slo = any(level["slo"] for level in levels)
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, header_style="bold")
-    for name in swept:
-        made.add_column(name.replace("_", "\n", 1), justify="right")
-    if repeats:
-        made.add_column("\nrun", justify="right")
+    made = table_of_levels(levels)
     shown = _OPEN_FIGURES if is_open_loop(levels) else _FIGURES
     rates = _OPEN_RATES if is_open_loop(levels) else _RATES
-    for heading in (_load_heading(levels), "n\nok", "\nfailed", *(heading for heading, _ in (*shown, *rates))):
+    for heading in ("n\nok", "\nfailed", *(heading for heading, _ in (*shown, *rates))):
         made.add_column(heading, justify="right", no_wrap=True)
     if has_slo:
         made.add_column("\nSLO", no_wrap=True)
@@ -101,12 +97,7 @@ def class_table(levels: Sequence[Level]) -> Table | None:
     rows = class_rows(levels)
     if not rows:
         return None
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, header_style="bold")
-    for name in swept_settings(levels):
-        made.add_column(name.replace("_", "\n", 1), justify="right")
-    if repeated(levels):
-        made.add_column("\nrun", justify="right")
-    made.add_column(_load_heading(levels), justify="right", no_wrap=True)
+    made = table_of_levels(levels)
     made.add_column("\nclass", overflow="fold")
     shown = _OPEN_FIGURES if is_open_loop(levels) else _FIGURES
     for heading in ("n\nok", "\nfailed", *(heading for heading, _ in (*shown, *_RATES))):
@@ -149,10 +140,6 @@ def report(levels: Sequence[Level], conditions: Conditions) -> Group:
         )
         lines += [text, Text(f"  hint: {note.remedy}")]
     return Group(*lines)
-
-
-def _load_heading(levels: Sequence[Level]) -> str:
-    return "asked\nreq/s" if is_open_loop(levels) else "concur-\nrency"
 
 
 def _styled(word: str) -> Text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import itertools
 import json
 import re
@@ -81,9 +82,9 @@ class ServerSection(Section):
         default_factory=dict, description="vLLM: variables set for it, such as {CUDA_VISIBLE_DEVICES: '0'}."
     )
 
+    @abc.abstractmethod
     def sweeps(self) -> dict[str, tuple[Any, ...]]:
         """The values of every setting of the server, by key, in the order of the sweep."""
-        raise NotImplementedError
 
     def combinations(self) -> list[dict[str, Any]]:
         """One dictionary of settings for each step of the sweep; the key that comes first varies slowest."""

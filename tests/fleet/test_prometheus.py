@@ -9,12 +9,9 @@ import shutil
 import subprocess
 import sys
 import time
-import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -22,6 +19,7 @@ import pytest
 from loadgen.run_folder import RunFolder
 from loadgen.spool import read_records
 from tests.fleet.test_run import free_port
+from tests.prometheus_process import Prometheus, get, running_prometheus, until
 
 # Its asserts compare instants: it runs alone, since another test on the same cores would bend them.
 pytestmark = pytest.mark.alone
@@ -42,60 +40,14 @@ def blocks_of_the_page(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)\n```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
-def get(url: str, **parameters: str) -> bytes:
-    with urllib.request.urlopen(f"{url}?{urllib.parse.urlencode(parameters)}", timeout=10) as answer:
-        return answer.read()  # type: ignore[no-any-return]
-
-
-def until(look: Callable[[], Any], *, within_s: float, every_s: float = 0.1) -> Any:
-    """What `look` gives once it gives something."""
-    deadline = time.monotonic() + within_s
-    while True:
-        with contextlib.suppress(OSError):
-            if found := look():
-                return found
-        assert time.monotonic() < deadline, f"it has not come within {within_s:g} s"
-        time.sleep(every_s)
-
-
-class Prometheus:
-    """What a running Prometheus has stored."""
-
-    def __init__(self, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}"
-
-    def _ask(self, query: str, at: float | None) -> list[dict[str, Any]]:
-        parameters = {"query": query, **({} if at is None else {"time": str(at)})}
-        return json.loads(get(f"{self.url}/api/v1/query", **parameters))["data"]["result"]  # type: ignore[no-any-return]
-
-    def now(self, query: str, at: float | None = None) -> list[tuple[dict[str, str], float]]:
-        """Labels and value of each series, now or at an instant of the wall clock."""
-        return [(found["metric"], float(found["value"][1])) for found in self._ask(query, at)]
-
-    def samples(self, selector: str) -> list[list[tuple[float, float]]]:
-        """Every sample stored, one list a series."""
-        return [[(at, float(value)) for at, value in found["values"]] for found in self._ask(f"{selector}[5m]", None)]
-
-
 @contextlib.contextmanager
 def prometheus(folder: Path, target_port: int) -> Iterator[Prometheus]:
     """A Prometheus with the page's own configuration, but for the interval and the port."""
     (config,) = blocks_of_the_page("yaml")
     assert "5s" in config and "9646" in config
-    path, port = folder / "prometheus.yml", free_port()
-    path.write_text(config.replace("5s", "500ms").replace("9646", str(target_port)))
-    options = [f"--config.file={path}", f"--storage.tsdb.path={folder / 'tsdb'}", "--log.level=warn"]
-    with (folder / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(
-            ["prometheus", *options, f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log
-        )
-        try:
-            found = Prometheus(port)
-            until(lambda: get(f"{found.url}/-/ready"), within_s=15)
-            yield found
-        finally:
-            process.terminate()
-            process.wait(20)
+    (folder / "prometheus.yml").write_text(config.replace("5s", "500ms").replace("9646", str(target_port)))
+    with running_prometheus(folder) as found:
+        yield found
 
 
 def promtool_says(text: bytes) -> tuple[int, bytes]:

@@ -18,11 +18,12 @@ import pytest
 import yaml
 
 from tests.busy_machine import measured
-from tests.fleet.test_prometheus import Prometheus, ended_at_last, get, until
+from tests.fleet.test_prometheus import ended_at_last
 from tests.fleet.test_run import free_port
 from tests.k8s.dashboard import queries
 from tests.k8s.on_this_machine import LOOPBACK, Here
 from tests.k8s.rendered import Resource, needs_kubectl, one, overlay, pod, pods, rendered, selected
+from tests.prometheus_process import Prometheus, get, running_prometheus, until
 
 # A whole fleet of processes at once, and a Prometheus that samples them.
 pytestmark = [needs_kubectl, pytest.mark.alone, pytest.mark.timeout(240)]
@@ -102,18 +103,8 @@ def operated_prometheus(resources: list[Resource], here: Here, folder: Path) -> 
     )
     config = {"global": {"scrape_interval": "500ms"}, "rule_files": ["rules.yaml"], "scrape_configs": jobs}
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-    port = free_port()
-    options = [f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'tsdb'}"]
-    options += [f"--web.listen-address={LOOPBACK}:{port}", "--log.level=warn"]
-    with (folder / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(["prometheus", *options], stdout=log, stderr=log)
-        try:
-            found = Prometheus(port)
-            until(lambda: get(f"{found.url}/-/ready"), within_s=15)
-            yield found
-        finally:
-            process.terminate()
-            process.wait(20)
+    with running_prometheus(folder) as found:
+        yield found
 
 
 def over_time(stored: Prometheus, query: str, start: float, end: float) -> list[Any]:
