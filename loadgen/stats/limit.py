@@ -98,9 +98,15 @@ def _evidence(level: Level, lower: Level | None) -> dict[str, Any]:
 
 def _cap(level: Level, server: Level) -> int | None:
     """Requests that may run at once: of each engine `max_num_seqs`."""
+    most = _setting(level, "max_num_seqs")
+    return None if most is None else most * (server.get("engines") or 1)
+
+
+def _setting(level: Level, name: str) -> int | None:
+    """Of the server: as it runs, else as it was asked for."""
     settings = {**level["server"], **{k: v for k, v in (level.get("effective") or {}).items() if v is not None}}
     try:
-        return int(settings["max_num_seqs"]) * (server.get("engines") or 1)
+        return int(settings[name])
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -155,6 +161,11 @@ def _waiting(level: Level, seen: Level) -> tuple[str, str] | None:
     if full and (waits or preempted):
         lost = f", and {preempted} requests were preempted" if preempted else ""
         return "kv_cache", f"{_kv(seen)}{lost}; {_batch(seen)}"
+    if waits and not _prompts_fill_a_step(level, seen):
+        return "scheduler", (
+            f"{_batch(seen)}; {_kv(seen)}, and prompts of {level['mean_input_tokens']:.4g} tokens do not fill a step "
+            f"({_setting(level, 'max_num_batched_tokens')} tokens), so it is a place that they wait for"
+        )
     if waits:
         return "prefill", (
             f"{_batch(seen)}, although batch and cache have room ({_kv(seen)}): a step's tokens "
@@ -165,9 +176,17 @@ def _waiting(level: Level, seen: Level) -> tuple[str, str] | None:
 
 def _at_cap(seen: Level) -> bool:
     cap = seen["running_cap"] or seen["max_running"]
-    if not cap or seen["max_running"] < cap:
+    if not cap:
         return False
-    return bool(seen["mean_running"] >= AT_CAP * cap or seen["at_max_running_share"] >= OFTEN_AT_CAP)
+    # Where a request ends in every step, no scrape ever sees all of the cap run.
+    often = seen["max_running"] >= cap and seen["at_max_running_share"] >= OFTEN_AT_CAP
+    return bool(seen["mean_running"] >= AT_CAP * cap or often)
+
+
+def _prompts_fill_a_step(level: Level, seen: Level) -> bool:
+    """Whether the tokens of a step may be what prompts wait for: not where all that may run at once fit into one."""
+    tokens, most, cap = level["mean_input_tokens"], _setting(level, "max_num_batched_tokens"), seen["running_cap"]
+    return None in (tokens, most, cap) or cap * tokens > most
 
 
 def _outside(seen: Level) -> tuple[str, str] | None:

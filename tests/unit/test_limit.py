@@ -66,6 +66,26 @@ def test_long_prompts_and_short_answers_are_limited_by_prefill() -> None:
     assert levels[-1]["limit"]["evidence"]["prefill_share"] == pytest.approx(1, abs=0.15)
 
 
+@pytest.mark.parametrize(
+    "seen",
+    [
+        # One request ends in every step, so that a scrape between two steps never sees sixteen.
+        {"mean_running": 15.0, "max_running": 15, "at_max_running_share": 1.0, "mean_waiting": 3.0},
+        # Arrivals in bunches: all places are taken now and then.
+        {"mean_running": 12.3, "max_running": 16, "at_max_running_share": 0.14, "mean_waiting": 4.4},
+    ],
+    ids=["a place is free between steps", "bunches"],
+)
+def test_short_prompts_that_wait_do_so_for_a_place(seen: dict[str, Any]) -> None:
+    (level,) = run((20,), cap=16, input_tokens=64)
+    level["effective"] = {"max_num_seqs": 16, "max_num_batched_tokens": 2048}
+    level["server_metrics"] |= seen
+    assert limit_of(level, [])["kind"] == "scheduler"
+    # Where one prompt takes half of a step, bunches may as well wait for its tokens.
+    level["mean_input_tokens"] = 1024
+    assert limit_of(level, [])["kind"] == ("scheduler" if seen["mean_running"] == 15 else "prefill")
+
+
 def test_without_metrics_nothing_is_known_and_the_reason_is_told() -> None:
     (level,) = with_limits([{**run((4,), cap=8)[0], "server_metrics": None, "no_server_metrics": "it has no /metrics"}])
     assert level["limit"]["kind"] == "unknown"
