@@ -52,7 +52,7 @@ class RunFolder:
             if any(path.iterdir()):
                 raise UsageError(
                     f"The output folder {path} is not empty.",
-                    hint="name another with -o, or go on with the run in it with --resume",
+                    hint="name another, or go on with the run in it by `loadgen run --resume`",
                 )
             folder = cls(path)
             folder.records.mkdir()
@@ -63,7 +63,7 @@ class RunFolder:
             if path.is_dir() and os.access(path, os.W_OK):
                 cls(path).discard(keep=existed)
             raise UsageError(
-                f"The output folder {path} cannot be written: {error.strerror}.", hint="name another with -o"
+                f"The output folder {path} cannot be written: {error.strerror}.", hint="name another folder"
             ) from None
         return folder
 
