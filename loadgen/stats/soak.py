@@ -144,6 +144,8 @@ def _text(found: Mapping[str, Any], drifting: Sequence[str], undecided: Sequence
         parts.append(f"{counted} marked (the server was away or began anew) and left out")
     if found["error_rate"]:
         parts.append(f"{found['error_rate']:.2%} of all requests failed")
+    if found["judged_s"] < 0.99 * found["duration_s"]:
+        parts.append(f"the level's own figures are of its last {_duration(found['judged_s'])}")
     return ". ".join(part[:1].upper() + part[1:] for part in parts) + "."
 
 

@@ -99,6 +99,12 @@ def verdict(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return soak_object(rows, window_s=60.0, max_drift=0.1, judged_s=600.0)
 
 
+def test_the_part_that_the_level_s_own_figures_are_of_is_told_where_it_is_not_the_whole() -> None:
+    told = "The level's own figures are of its last 10 min."
+    assert verdict([row(k) for k in range(30)])["text"].endswith(told)
+    assert told not in verdict([row(k) for k in range(10)])["text"]
+
+
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_can_drift(name: str) -> None:
     rng = np.random.default_rng(3)
