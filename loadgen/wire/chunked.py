@@ -7,14 +7,17 @@ is unusual (a chunk in pieces, the last chunk, trailers, broken framing) stays i
 
 from __future__ import annotations
 
+import itertools
 import re
 
 _SIZE = re.compile(rb"[0-9a-fA-F]{1,8}")
 _LONGEST_LINE = 10
 _MOST_SIZES = 4096
 
-# First lines of chunks met so far, since the chunks of a stream have a few hundred sizes. 0: not for us.
+# Of what has been met so far, since the chunks of a stream have a few hundred sizes: the size that a chunk's first line
+# tells (0: not for us), and the first line of a chunk that fills a read of some length.
 _sizes: dict[bytes, int] = {}
+_first_lines: dict[int, bytes] = {}
 
 
 def _size(line: bytes) -> int:
@@ -25,6 +28,17 @@ def _size(line: bytes) -> int:
         if len(_sizes) < _MOST_SIZES:
             _sizes[line] = size
     return size
+
+
+def _first_line(length: int) -> bytes:
+    """The first line, with its end, that makes a chunk of this many bytes in all, as servers write it; empty when none
+    does: the last chunk has no byte."""
+    digits = next(digits for digits in itertools.count(1) if length - digits - 4 < 16**digits)
+    size = length - digits - 4
+    line = b"%0*x\r\n" % (digits, size) if size > 0 else b""
+    if len(_first_lines) < _MOST_SIZES:
+        _first_lines[length] = line
+    return line
 
 
 class ChunkedBody:
@@ -42,10 +56,9 @@ class ChunkedBody:
         """The payload of a read that is exactly one chunk, as nearly all reads of a token stream are; else None."""
         if self._missing or self._lost:
             return None
-        line_end = data.find(b"\r\n", 0, _LONGEST_LINE)
-        size = _sizes.get(data[:line_end])
-        if size and line_end + size + 4 == len(data) and data.endswith(b"\r\n"):
-            return data[line_end + 2 : -2]
+        line = _first_lines.get(len(data)) or _first_line(len(data))
+        if line and data.startswith(line) and data.endswith(b"\r\n"):
+            return data[len(line) : -2]
         return None
 
     def take(self, data: bytes) -> tuple[bytes, list[bytes], bytes]:

@@ -30,6 +30,9 @@ _TURNS = 4
 _OPEN_S = 5.0
 # How long a body may take to end after [DONE], so that its connection can be used again.
 _GRACE_NS = 50_000_000
+# How old what is known of an open answer may be: for the live count of tokens, and if nothing comes any more.
+_STALE_NS = 250_000_000
+_QUIET_NS = 50_000_000
 _MOST_HEADER_BYTES = 65_536
 # What a request that asks for no stream accepts, in place of one.
 _WHOLE = {"Accept": "application/json"}
@@ -182,6 +185,7 @@ class Client:
             del self.open[exchange]
             exchange.note_wire()
             exchange.wire = None
+            exchange.note_chunks(time.monotonic_ns())
             if exchange.finished_ns is None:
                 exchange.finished_ns = exchange.done_ns
             if exchange.finished_ns is None:
@@ -229,6 +233,16 @@ class Client:
                 # The body is not complete: a truncated answer, unless connection_lost knows better.
                 forget_frames(incomplete)
 
+    def _exceeded(self, exchange: Exchange, now_ns: int) -> tuple[str, str] | None:
+        """As `Limits.exceeded`. What arrives is not looked at one by one, which would be dear, but now and then here."""
+        latest_ns = exchange.last_arrival_ns
+        if latest_ns is not None and (now_ns - latest_ns > _QUIET_NS or now_ns - exchange.noted_ns > _STALE_NS):
+            exchange.note_chunks(now_ns)
+        exceeded = self._limits.exceeded(exchange, now_ns)
+        if exceeded is not None and exchange.note_chunks(now_ns):  # what came meanwhile may excuse it
+            exceeded = self._limits.exceeded(exchange, now_ns)
+        return exceeded
+
     async def _watch_limits(self) -> None:
         while True:
             await asyncio.sleep(_WATCH_S)
@@ -237,7 +251,7 @@ class Client:
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
             for exchange, task in list(self.open.items()):
-                exceeded = self._limits.exceeded(exchange, now_ns)
+                exceeded = self._exceeded(exchange, now_ns)
                 if exceeded is not None and not task.cancelling():
                     # A failure that was seen before says more, but does not always end the request.
                     exchange.failure = exchange.failure or exceeded

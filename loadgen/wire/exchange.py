@@ -16,7 +16,7 @@ from loadgen.wire.tokens import is_error
 Endpoint = Literal["chat", "completions"]
 
 
-# A read shorter than this may hold only the last part of `data: [DONE]`; so much before it is enough to know.
+# A chunk shorter than this may hold only the last part of `data: [DONE]`; so much before it is enough to know.
 _SPLIT_BYTES = 32
 
 
@@ -91,16 +91,20 @@ class Exchange:
     failure: tuple[str, str] | None = None
     """(status, reason) that the client itself saw: connect, transport, a timeout, protocol, cancelled, censored."""
     first_token: FirstToken = field(default_factory=FirstToken)
-    """Tells on the hot path, for timeouts and live counts, whether a token has arrived."""
+    """Tells of an open request, for timeouts and live counts, whether a token has arrived."""
     first_token_ns: int | None = None
     last_event_ns: int | None = None
-    """Arrival of the latest read that completed an event with data."""
+    """Arrival of the latest chunk that completed an event with data."""
     done_ns: int | None = None
     """Arrival of `[DONE]`, or of an error event: the answer is complete whatever the connection does next."""
     error_begun: bool = False
-    """Whether the latest read may hold the beginning of an error event."""
+    """Whether the latest chunk may hold the beginning of an error event."""
     events: int = 0
     """Events since the first token; a live estimate of tokens, never a result."""
+    noted: int = 0
+    """How many of the chunks are known in the fields above, from `first_token` on: `note_chunks`."""
+    noted_ns: int = 0
+    """When that was."""
 
     wire: Wire | None = None
     """The connection while the request is open: it knows when the last byte was sent."""
@@ -124,32 +128,54 @@ class Exchange:
         self.reused = False
 
     def add(self, chunk: bytes, arrival_ns: int) -> None:
-        """Keeps the payload bytes of one read."""
+        """Keeps the payload bytes of one read; what they say is looked at by `note_chunks`, many at a time."""
         self.chunks.append(chunk)
         self.chunk_ns.append(arrival_ns)
         self.last_arrival_ns = arrival_ns
-        if (b"[DONE]" in chunk or len(chunk) < _SPLIT_BYTES) and self.done_ns is None and self._says_done():
-            self.done_ns = arrival_ns
-        if b'"error"' in chunk or self.error_begun:
-            self.error_begun = not self.error_begun  # the rest of the event may come with the next read
-            if self.done_ns is None and self.streamed and self._says_error():
-                self.done_ns = arrival_ns
-        if self.first_token_ns is None:
-            if not (self.streamed and self.first_token.feed(chunk)):
-                return
-            self.first_token_ns = self.last_event_ns = arrival_ns
-            self.events = 1
-        elif events := chunk.count(b"data:"):
-            self.last_event_ns = arrival_ns
-            self.events += events
 
-    def _says_done(self) -> bool:
-        """Whether a line of the last reads is `data: [DONE]`; a text that quotes it does not begin its line."""
-        text = b""
-        for chunk in reversed(self.chunks):
-            text = chunk + text
-            if len(text) >= len(self.chunks[-1]) + _SPLIT_BYTES:
-                break
+    def note_chunks(self, now_ns: int) -> bool:
+        """Notes tokens and ends in the chunks that came since the last call; False when there are none."""
+        first, self.noted, self.noted_ns = self.noted, len(self.chunks), now_ns
+        if first == self.noted:
+            return False
+        new = self.chunks[first:]
+        text = b"".join(new)
+        if self.error_begun or b"[DONE]" in text or b'"error"' in text or min(map(len, new)) < _SPLIT_BYTES:
+            for k in range(first, self.noted):
+                self._note_end(k)
+        if self.first_token_ns is None:
+            first = self._note_first_token(first)
+            text = b"".join(self.chunks[first:])
+        if events := text.count(b"data:"):
+            self.events += events
+            latest = next((k for k in range(self.noted - 1, first, -1) if b"data:" in self.chunks[k]), first)
+            self.last_event_ns = self.chunk_ns[latest]
+        return True
+
+    def _note_end(self, k: int) -> None:
+        chunk = self.chunks[k]
+        if (b"[DONE]" in chunk or len(chunk) < _SPLIT_BYTES) and self.done_ns is None and self._says_done(k):
+            self.done_ns = self.chunk_ns[k]
+        if b'"error"' in chunk or self.error_begun:
+            self.error_begun = not self.error_begun  # the rest of the event may come with the next chunk
+            if self.done_ns is None and self.streamed and self._says_error(k):
+                self.done_ns = self.chunk_ns[k]
+
+    def _note_first_token(self, first: int) -> int:
+        """Index of the chunk after the one that brought the first token, or of the next that may."""
+        for k in range(first, self.noted):
+            if self.streamed and self.first_token.feed(self.chunks[k]):
+                self.first_token_ns = self.last_event_ns = self.chunk_ns[k]
+                self.events = 1
+                return k + 1
+        return self.noted
+
+    def _says_done(self, k: int) -> bool:
+        """Whether a line of the chunks up to this is `data: [DONE]`; a text that quotes it does not begin its line."""
+        text, at = self.chunks[k], k
+        while at and len(text) < len(self.chunks[k]) + _SPLIT_BYTES:
+            at -= 1
+            text = self.chunks[at] + text
         found = text.rfind(b"[DONE]")
         if found < 0:
             return False
@@ -157,9 +183,9 @@ class Exchange:
         before, after = text[line:found].strip(b' \t"'), text[found + 6 :].lstrip(b' \t"')[:1]
         return before == b"data:" and after in (b"\n", b"\r")
 
-    def _says_error(self) -> bool:
-        """Whether the last two reads hold an error event, behind which nothing good can come. Text that quotes one has
-        its quotation marks escaped; an event in more pieces is met by the limit between tokens."""
-        lines = b"".join(self.chunks[-2:]).splitlines()
+    def _says_error(self, k: int) -> bool:
+        """Whether this chunk, or the one before and this, hold an error event, behind which nothing good can come. Text
+        that quotes one has its quotation marks escaped; an event in more pieces is met by the limit between tokens."""
+        lines = b"".join(self.chunks[max(0, k - 1) : k + 1]).splitlines()
         events = (load(line.removeprefix(b"data:")) for line in lines if line.startswith(b"data:"))
         return any(type(event) is dict and is_error(event) for event in events)

@@ -98,17 +98,20 @@ class Ring:
         self._call(
             _REGISTER, self.descriptor, _REGISTER_BUFFERS, struct.pack("<QIHHQQQ", free_address, buffers, *[0] * 5), 1
         )
-        self._free_tail = 0
         for number in range(buffers):
-            self._give(number)
+            _BUFFER.pack_into(
+                self._free, number * _BUFFER_BYTES, self._address + number * buffer_bytes, buffer_bytes, number
+            )
+        self._free_tail = buffers
+        self._in_order = True
         self._publish()
         message = _MSGHDR.pack(0, 0, 0, 0, 0, _CONTROL_BYTES, 0)
         self._message = ctypes.create_string_buffer(message)
 
-    def _give(self, number: int) -> None:
+    def _give_out_of_order(self, number: int) -> None:
+        self._in_order = False
         place = (self._free_tail & self._buffer_mask) * _BUFFER_BYTES
         _BUFFER.pack_into(self._free, place, self._address + number * self._buffer_bytes, self._buffer_bytes, number)
-        self._free_tail += 1
 
     def _publish(self) -> None:
         struct.pack_into("<H", self._free, 14, self._free_tail & 0xFFFF)
@@ -155,7 +158,11 @@ class Ring:
                     data = memory[at + header_bytes : at + header_bytes + size]
                     if control and kind == timestamp_type:
                         stamp_ns = seconds * 1_000_000_000 + nanoseconds
-                    self._give(number)
+                    # The kernel takes buffers in the order in which they were given, so what is given back would write
+                    # what its place says already.
+                    if not self._in_order or number != self._free_tail & self._buffer_mask:
+                        self._give_out_of_order(number)
+                    self._free_tail += 1
                 if token:  # not a cancellation's own
                     yield token, data, stamp_ns, -result if result < 0 else 0, bool(flags & _MORE)
         finally:

@@ -112,4 +112,5 @@ def _is_seen_on_the_hot_path(pieces: Sequence[bytes]) -> None:
     reading = exchange([], chunk_ns=array("q"), body_complete=False)
     for k, piece in enumerate(pieces):
         reading.add(piece, SENT_NS + k * _STEP_NS)
+    reading.note_chunks(SENT_NS)
     assert reading.first_token_ns == decode(reading).first_token_ns

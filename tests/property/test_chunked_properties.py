@@ -104,3 +104,20 @@ def test_broken_framing_reaches_the_parser_byte_for_byte(chunks: list[bytes], br
 def test_a_chunk_without_its_line_end_reaches_the_parser() -> None:
     body = ChunkedBody()
     assert body.take(b"3\r\nabcde3\r\nabc\r\n") == (b"", [], b"3\r\nabcde3\r\nabc\r\n")
+
+
+def test_a_read_is_one_whole_chunk_only_if_its_first_line_says_just_that() -> None:
+    for length in range(600):
+        for digits in (1, 2, 3):
+            size = length - digits - 4
+            if size < 0 or size >= 16**digits:
+                continue
+            data = b"%0*x\r\n" % (digits, size) + b"x" * size + b"\r\n"
+            # A chunk of no byte is the last one, and the parser has to see it.
+            assert ChunkedBody().whole(data) in ((None,) if size == 0 else (b"x" * size, None))
+            for other in (size - 1, size + 1):
+                if other >= 0:
+                    wrong = b"%0*x\r\n" % (digits, other) + data[digits + 2 :]
+                    assert len(wrong) != length or ChunkedBody().whole(wrong) is None
+    assert ChunkedBody().whole(b"5\r\nhello\r\n") == b"hello"
+    assert ChunkedBody().whole(b"f\r\n" + b"x" * 16 + b"\r\n") is None

@@ -17,6 +17,7 @@ def done_at(pieces: list[bytes]) -> int | None:
     seen: Exchange = exchange([], chunk_ns=array("q"))
     for k, piece in enumerate(pieces):
         seen.add(piece, k)
+        seen.note_chunks(k)
     return seen.done_ns
 
 
