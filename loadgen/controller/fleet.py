@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import subprocess
 import sys
 import time
@@ -45,6 +46,9 @@ _FINISH_S = 15.0
 # Files that a worker needs beside its connections to the target.
 _OWN_DESCRIPTORS = 64
 
+
+# The users of a level are there at once; the ramp that spreads their first requests is ours.
+logging.getLogger("locust.runners").addFilter(lambda entry: "spawn rate is very high" not in str(entry.msg))
 
 Pause = Callable[[float], object]
 
