@@ -5,7 +5,9 @@ Runs after the stream has ended, off the hot path.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,10 +183,13 @@ def _arrivals_ns(exchange: Exchange, ends: list[int]) -> NDArray[np.int64]:
     """shape (events,): the stamp of the chunk in which each event's last byte lies; never decreasing."""
     if not ends:
         return np.empty(0, np.int64)
-    chunk_ends = np.cumsum(np.fromiter(map(len, exchange.chunks), np.int64, len(exchange.chunks)))
     chunk_ns = np.maximum.accumulate(np.array(exchange.chunk_ns, np.int64))
     # The first chunk that reaches so far; an empty chunk after it brought nothing.
-    return chunk_ns[np.searchsorted(chunk_ends, np.array(ends, np.int64), side="left")]
+    chunk_ends = list(accumulate(map(len, exchange.chunks)))
+    first = bisect_left(chunk_ends, ends[0])
+    if chunk_ends[first : first + len(ends)] == ends:  # a chunk for each, as nearly always
+        return chunk_ns[first : first + len(ends)]
+    return chunk_ns[np.searchsorted(chunk_ends, ends, side="left")]
 
 
 def _coalesced(arrivals_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -218,8 +223,10 @@ def _event_tokens(stream: Stream) -> NDArray[np.int32] | None:
     total, several choices counted apart) say nothing about any event.
     """
     counts, total = stream.counts, stream.output_tokens
-    if not counts or total is None or len(stream.choices) > 1 or total < counts[-1] or set(counts) == {NO_COUNT}:
+    if not counts or total is None or len(stream.choices) > 1 or total < counts[-1] or counts[0] == NO_COUNT:
         return None
+    if total == len(counts) and counts == list(range(1, total + 1)):  # nearly every server; and arrays are slow to make
+        return np.ones(total, np.int32)
     if counts[-1] != NO_COUNT and len(counts) > 1 and counts[-1] <= counts[-2]:
         return None
     event_tokens = np.diff(np.array([*counts[:-1], total], np.int64), prepend=0)

@@ -9,26 +9,28 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import orjson
 
+from loadgen.wire.payload import load_leniently
 from loadgen.wire.sse import Event
 from loadgen.wire.tokens import NOTHING, finish_reason, generated, is_error
 
 _TEXT_CHANNELS = ("content", "reasoning", "reasoning_content")
 _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
-# A JSON string of at least one character. Bytes beyond ASCII and escaped surrogates may be broken: those are parsed. So is
-# a text that is much longer than a token: the engine keeps some 100 bytes for each character that it may go back to.
-_TEXT = rb"""(?:[^"\\\x00-\x1f\x7f-\xff]|\\["\\/bfnrt]|\\u(?![dD][89a-fA-F])[0-9a-fA-F]{4}){1,4096}"""
-_ID = rb"""[^"\\\x00-\x1f\x7f-\xff]*"""
+# A JSON string of at least one character, whether its UTF-8 and its surrogates are whole or not: both readers of `payload`
+# read the event alike. Not a text with more escapes than a token has: the engine keeps some 100 bytes for each of them.
+_PLAIN = rb"""[^"\\\x00-\x1f]*+"""
+_ESCAPED = rb"""\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})"""
+_TEXT = rb"""(?!")%b(?:%b%b){0,4096}""" % (_PLAIN, _ESCAPED, _PLAIN)
+_ID = _PLAIN
 _COUNT = rb"(?:0|[1-9][0-9]{0,8})"
 _INSTANT = rb"(?:0|[1-9][0-9]{0,17})"
 # Longer events are few, or differ in more than their text; and looking for holes costs a parse for each place.
 _LONGEST_BYTES = 8192
 _MOST_PLACES = 64
-_PLAIN_TEXT = re.compile(rb"""[^"\\\x00-\x1f\x7f-\xff]+""")
 
 
 class Run(NamedTuple):
@@ -51,11 +53,14 @@ class _Hole(NamedTuple):
 class Shape:
     """One kind of event: a single choice with text in one channel, no finish reason, usage or none."""
 
-    def __init__(self, expression: bytes, *, choice: int, visible: bool) -> None:
-        pattern = re.compile(expression)
+    def __init__(self, head: bytes, rest: bytes, *, choice: int, visible: bool) -> None:
+        """`head`: the expression of what hardly ever changes within a stream, up to its text or its first count."""
+        pattern = re.compile(head + rest)
         self.matches = pattern.fullmatch
         """Whether the data of an event has this shape."""
-        self._framed = re.compile(b"data: " + expression + b"\n\n")
+        self._framed = re.compile(b"data: %b%b\n\n" % (head, rest))
+        self._head = re.compile(b"data: " + head)
+        self._rest = re.compile(rest + b"\n\n")
         self.choice = choice
         """Index of the choice."""
         self._count_group = pattern.groupindex.get("completion_tokens")
@@ -83,12 +88,19 @@ class Shape:
         if start and not body.endswith(b"\n\n", 0, start):  # inside another event
             return None
         ends, found, end = [], [], start
-        for match in self._framed.finditer(body, start):
-            if match.start() != end:
+        starts, match, head = body.startswith, self._rest.match, b"\n"
+        while True:
+            if not starts(head, end):
+                begun = self._head.match(body, end)
+                if begun is None:
+                    break
+                head = begun[0]  # the next event most likely begins so too, and comparing bytes is much cheaper
+            ended = match(body, end + len(head))
+            if ended is None:
                 break
-            end = match.end()
+            end = ended.end()
             ends.append(end)
-            found.append(match)
+            found.append(ended)
         run = self._run(ends, found)
         return None if run is None else (start, run)
 
@@ -104,7 +116,9 @@ class Shape:
 def shape_of(data: bytes, event: dict[str, Any]) -> Shape | None:
     """The shape of a parsed event, or None when events like it must be parsed one by one."""
     found = _text_of(event)
-    if found is None or len(data) > _LONGEST_BYTES:
+    if found is None or len(data) > _LONGEST_BYTES or b"\n" in data:  # it came in several lines
+        return None
+    if load_leniently(data) != event:  # of texts that only this reader takes, nothing else must be read differently
         return None
     holder, channel = found
     usage = event.get("usage")
@@ -125,9 +139,12 @@ def shape_of(data: bytes, event: dict[str, Any]) -> Shape | None:
         if hole is None:
             return None
         holes.append(hole)
+    holes.sort()
+    first = next(k for k, hole in enumerate(holes) if hole.pattern not in (_ID, _INSTANT))
     index = event["choices"][0].get("index")
     return Shape(
-        b"".join(_pieces(data, sorted(holes))),
+        _expression(data[: holes[first].start], holes[:first]),
+        _expression(data, holes[first:], holes[first].start),
         choice=index if type(index) is int else 0,
         visible=channel not in _TEXT_CHANNELS[1:],
     )
@@ -157,8 +174,8 @@ def _find(data: bytes, event: dict[str, Any], owner: dict[str, Any], key: str, p
     value = owner[key]
     other: str | int
     if type(value) is str:
-        raw = value.encode(errors="replace")
-        if _PLAIN_TEXT.fullmatch(raw) is None:
+        raw = value.encode(errors="surrogatepass")
+        if not raw or re.fullmatch(_PLAIN, raw) is None:
             return None
         places = re.finditer(rb'(?<=")' + re.escape(raw) + rb'(?=")', data)
         other = value + "?"
@@ -168,7 +185,7 @@ def _find(data: bytes, event: dict[str, Any], owner: dict[str, Any], key: str, p
     try:
         owner[key] = other
         for place in itertools.islice(places, _MOST_PLACES):
-            changed = data[: place.start()] + str(other).encode() + data[place.end() :]
+            changed = data[: place.start()] + str(other).encode(errors="surrogatepass") + data[place.end() :]
             try:
                 if orjson.loads(changed) == event:
                     return _Hole(place.start(), place.end(), pattern)
@@ -179,13 +196,13 @@ def _find(data: bytes, event: dict[str, Any], owner: dict[str, Any], key: str, p
         owner[key] = value
 
 
-def _pieces(data: bytes, holes: list[_Hole]) -> Iterator[bytes]:
-    position = 0
+def _expression(data: bytes, holes: list[_Hole], start: int = 0) -> bytes:
+    """What `data` from `start` on has in common with others of its shape."""
+    pieces = []
     for hole in holes:
-        yield re.escape(data[position : hole.start])
-        yield hole.pattern
-        position = hole.end
-    yield re.escape(data[position:])
+        pieces += [re.escape(data[start : hole.start]), hole.pattern]
+        start = hole.end
+    return b"".join(pieces) + re.escape(data[start:])
 
 
 class ShapeMemory:

@@ -94,6 +94,7 @@ KEYS = [
     "logprobs",
 ]
 _JSON_LINE = re.compile(rb"data: ?(\{[^\r\n]*\})")
+_TEXT = re.compile(rb'(?<="content":")[^"]*|(?<="text":")[^"]*')
 
 Mutation = Callable[[bytes, random.Random], bytes]
 
@@ -167,4 +168,20 @@ def _value(body: bytes, rng: random.Random) -> bytes:
     return body[: line.start(1)] + changed + body[line.end(1) :]
 
 
-_MUTATIONS: list[Mutation] = [_drop, _repeat, _insert, _flip, _line_ends, _value, _value, _value, _value]
+def _alike(body: bytes, rng: random.Random) -> bytes:
+    """One event again, a few times, its text a piece of the stream itself, escaped or not."""
+    lines = list(_JSON_LINE.finditer(body))
+    if not lines:
+        return body
+    line = rng.choice(lines)
+    again = b""
+    for _ in range(rng.randint(2, 5)):
+        at = _place(body, rng)
+        text = body[at : at + rng.randrange(1, 200)]
+        if rng.random() < 0.8:
+            text = json.dumps(text.decode(errors="replace"), ensure_ascii=rng.random() < 0.5)[1:-1].encode()
+        again += _TEXT.sub(lambda _, text=text: text, line[0]) + b"\n\n"  # type: ignore[misc]
+    return body[: line.start()] + again + body[line.start() :]
+
+
+_MUTATIONS: list[Mutation] = [_drop, _repeat, _insert, _flip, _line_ends, _value, _value, _value, _value, _alike]
