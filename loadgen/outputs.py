@@ -11,6 +11,7 @@ from rich.text import Text
 from loadgen.errors import LoadgenError
 from loadgen.judgement import judge, scenario_of
 from loadgen.locustfile.conditions import with_own_words
+from loadgen.report.conditions import how_run
 from loadgen.report.html import write_report
 from loadgen.report.server_table import source_text
 from loadgen.report.summary import write_level, write_summary
@@ -67,7 +68,8 @@ def write_outputs(folder: RunFolder, console: Console) -> Judged:
         write_windows(folder.path, levels)
         model = provenance.get("target", {}).get("model")
         write_summary(folder.path, levels, said, judged, scenario=scenario.name, model=model)
-        write_report(folder.path, scenario.name, levels, stated, said)
+        told = how_run(provenance, levels, stated, scenario.to_yaml())
+        write_report(folder.path, scenario.name, levels, stated, said, told)
     except OSError as error:
         raise LoadgenError(
             f"The results cannot be written into {folder.path}: {error.strerror or error}.",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
 from loadgen import host
+from loadgen.command_line import command_line
+from loadgen.commit import commit
 from loadgen.controller.capture import Capture
 from loadgen.controller.fleet import Worker
 from loadgen.controller.target import Target
@@ -83,11 +86,12 @@ def provenance(
     read = target.workload if isinstance(target.workload, DatasetWorkload) else None
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command_line(sys.argv, scenario.target),
         "seed": scenario.seed,
         "target": {**target.describe(), "effective": effective, "metrics": server_metrics},
         "dataset": None if dataset is None or read is None else provenance_of(dataset, read),
         "prefix_cache": prefix_cache_in_words(scenario),
-        "controller": host.describe(),
+        "controller": {**host.describe(), "commit": commit()},
         "workers": [
             {
                 "worker": worker.index,

@@ -22,7 +22,7 @@ from loadgen.stats.settings import by_setting, headline
 
 _WIDTH, _HEIGHT = 380, 260
 _COLOURS = ("#2b7de0", "#e07a1f", "#16a085", "#c0399f", "#8a6d3b", "#6c5ce7")
-_QUIET = "#8a8f98"
+QUIET = "#8a8f98"
 
 
 Marks = Mapping[int, Sequence[str]]
@@ -107,7 +107,6 @@ def _chart(
         alt.Data(values=[{**row, "note": "" if row["dotted"] else "invalid"} for row in rows if not row["valid"]])
     )
     bounded = alt.Chart(alt.Data(values=[row for row in rows if row["valid"] and row["low"] is not None]))
-    ends = alt.Chart(alt.Data(values=_spread(_medians(rows), slos)))
     every = alt.Chart(alt.Data(values=_medians(rows)))
     line = alt.Chart(alt.Data(values=_medians([row for row in rows if row["valid"]])))
     layers: list[alt.Chart] = [
@@ -117,7 +116,7 @@ def _chart(
         valid.mark_circle(size=55, opacity=1).encode(x=x, y=y, color=colour),
         invalid.mark_point(size=70, strokeWidth=2).encode(x=x, y=y, color=colour),
         invalid.mark_text(align="right", dx=4, dy=-12, fontSize=11, fontStyle="italic").encode(x=x, y=y, text="note:N"),
-        ends.mark_text(align="left", dx=9, fontSize=12, fontWeight="bold").encode(x=x, y="label_y:Q", text="line:N"),
+        ends_layer(_medians(rows), x, slos),
     ]
     for text, threshold in slos.items():
         limit = alt.Chart(alt.Data(values=[{"value": threshold, "text": text, "load": measured[0]}]))
@@ -160,7 +159,7 @@ def mark_layers(
     if not marked:
         return []
     ring = alt.Chart(alt.Data(values=marked)).mark_point(
-        size=190, strokeWidth=1.8, filled=False, color=_QUIET, opacity=1
+        size=190, strokeWidth=1.8, filled=False, color=QUIET, opacity=1
     )
     layers = [ring.encode(x=x, y=y)]
     for turn, dy in enumerate(offsets):
@@ -169,6 +168,13 @@ def mark_layers(
             text = chart.mark_text(align="right", dx=-4, dy=dy, fontSize=11, fontStyle="italic")
             layers.append(text.encode(x=x, y=y, text="marks:N"))
     return layers
+
+
+def ends_layer(rows: Sequence[dict[str, Any]], x: alt.X, slos: Mapping[str, float] | None = None) -> alt.Chart:
+    """The name of each line beside its last row. A row has `line`, `load`, `value`, and what `x` names."""
+    ends = alt.Chart(alt.Data(values=_spread(rows, slos or {})))
+    text = ends.mark_text(align="left", dx=9, fontSize=12, fontWeight="bold")
+    return text.encode(x=x, y="label_y:Q", text="line:N")
 
 
 def drawn(layers: Sequence[alt.Chart], title: str, scenario: str, conditions: Conditions) -> str:
@@ -180,10 +186,10 @@ def drawn(layers: Sequence[alt.Chart], title: str, scenario: str, conditions: Co
     chart = chart.configure_view(stroke=None)
     return _svg(
         chart.configure_axis(
-            gridColor=_QUIET,
+            gridColor=QUIET,
             gridOpacity=0.25,
-            domainColor=_QUIET,
-            tickColor=_QUIET,
+            domainColor=QUIET,
+            tickColor=QUIET,
             labelFontSize=12,
             titleFontSize=12,
             titleFontWeight="normal",
@@ -201,7 +207,7 @@ def _medians(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _spread(rows: list[dict[str, Any]], slos: Mapping[str, float]) -> list[dict[str, Any]]:
+def _spread(rows: Sequence[dict[str, Any]], slos: Mapping[str, float]) -> list[dict[str, Any]]:
     """The last point of each line, and where its label goes so that no label covers another."""
     last = {row["line"]: row for row in rows}
     line_height = 16 / _HEIGHT * max([*(row["value"] for row in rows), *slos.values()])

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from loadgen import __version__
 from loadgen.report.charts import throughput_chart, ttft_chart
+from loadgen.report.conditions import HowRun
 from loadgen.report.figures import (
     ABSENT,
     WEAK_MEANS,
@@ -36,6 +37,7 @@ from loadgen.report.files import write_whole
 from loadgen.report.pareto_chart import pareto_chart
 from loadgen.report.phases_table import phase_rows
 from loadgen.report.server_table import gpu_lines, limit_lines, outside_lines, server_headings, server_rows
+from loadgen.report.soak_chart import marked_lines, soak_charts
 from loadgen.report.turns import turn_headings, turn_lines, turn_rows
 from loadgen.stats.answers import answer_lines
 from loadgen.stats.asked import asked_number
@@ -70,32 +72,47 @@ def write_report(
     levels: Sequence[Level],
     conditions: Conditions,
     answers: Mapping[str, Any],
+    run: HowRun | None = None,
 ) -> Path:
     """Write `report.html` into the run folder; `conditions` and `answers` as for the table and summary.json."""
     path = folder / "report.html"
-    write_whole(path, page(scenario_name, levels, conditions, answers).encode())
+    # Names of files and a server's own words may hold what is no text.
+    write_whole(path, page(scenario_name, levels, conditions, answers, run).encode(errors="replace"))
     return path
 
 
-def page(scenario_name: str, levels: Sequence[Level], conditions: Conditions, answers: Mapping[str, Any]) -> str:
+def page(
+    scenario_name: str,
+    levels: Sequence[Level],
+    conditions: Conditions,
+    answers: Mapping[str, Any],
+    run: HowRun | None = None,
+) -> str:
     """The report's text; everything that comes from the run is escaped."""
     template = files("loadgen.report").joinpath("report.html.j2").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     swept = swept_settings(levels)
     marks = _marks(answers)
     charts = (
-        throughput_chart(levels, scenario_name, conditions, marks),
-        ttft_chart(levels, scenario_name, conditions),
-        pareto_chart(answers.get("pareto"), levels, scenario_name, conditions),
+        ()
+        if _is_one_soak(levels)
+        else (
+            throughput_chart(levels, scenario_name, conditions, marks),
+            ttft_chart(levels, scenario_name, conditions),
+            pareto_chart(answers.get("pareto"), levels, scenario_name, conditions),
+        )
     )
     return environment.from_string(template).render(
         scenario=scenario_name,
         levels=levels,
         conditions=conditions,
+        run=run or HowRun(),
         answers=_by_title(answer_lines(answers)),
         no_answer=_no_answer(levels),
         # vl-convert escapes what it draws, and the page must not escape the drawing itself.
         charts=[Markup(chart) for chart in charts if chart is not None],
+        soak_charts=[Markup(chart) for chart in soak_charts(levels, scenario_name, conditions)],
+        marked=marked_lines(levels),
         swept=swept,
         repeats=repeated(levels),
         load=" or ".join(_load(kind) for kind in by_kind(levels)),
@@ -132,6 +149,11 @@ def _marks(answers: Mapping[str, Any]) -> dict[int, list[str]]:
         if "unstable" in point["marks"]:
             marks.setdefault(point["level"], []).append("unstable")
     return marks
+
+
+def _is_one_soak(levels: Sequence[Level]) -> bool:
+    """Whether there is one load only, so that nothing can be drawn against it, and windows that can be drawn instead."""
+    return len(levels) == 1 and bool((levels[0].get("soak") or {}).get("windows"))
 
 
 def _by_title(lines: Sequence[tuple[str, str]]) -> dict[str, list[str]]:

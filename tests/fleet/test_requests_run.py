@@ -13,6 +13,7 @@ from typing import Any
 
 from loadgen.record import OK, RequestRecord
 from loadgen.spool import read_records
+from tests.command_here import loadgen_here
 from tests.scripted_server import Answer, Request, ScriptedServer, refusal
 from tests.sse_events import DONE, FIN, ROLE, C, U
 
@@ -78,7 +79,8 @@ def test_a_mix_of_models_tools_and_whole_answers_keeps_lengths_and_secrets(tmp_p
     with ScriptedServer(answer, PAGES) as server:
         ended = subprocess.run(
             [sys.executable, "-m", "loadgen", "run", str(path), "--base-url", server.url, "-o", str(out)]
-            + ["--metrics-port", "off", "--workers", "2"],
+            + ["--metrics-port", "off", "--workers", "2", "--header", f"X-Api-Key: {SECRET}"]
+            + ["--header", "Authorization: Bearer ${GATEWAY_TOKEN}", "--header", "X-Tenant: blue"],
             capture_output=True,
             text=True,
             timeout=90,
@@ -120,6 +122,9 @@ def test_a_mix_of_models_tools_and_whole_answers_keeps_lengths_and_secrets(tmp_p
     texts = [file.read_bytes() for file in out.rglob("*") if file.is_file()]
     for said in (*texts, ended.stdout.encode(), ended.stderr.encode()):
         assert SECRET.encode() not in said and REFERRED.encode() not in said
+    command = json.loads((out / "provenance.json").read_text())["command"]
+    assert "--header 'X-Api-Key: <secret>' --header 'Authorization: Bearer ${GATEWAY_TOKEN}'" in command
+    assert "X-Api-Key: &lt;secret&gt;" in (out / "report.html").read_text()
     written = (out / "scenario.yaml").read_text()
     assert "${LOADGEN_HEADER_X_API_KEY}" in written and "${GATEWAY_TOKEN}" in written
 
@@ -129,12 +134,9 @@ def test_a_mix_of_models_tools_and_whole_answers_keeps_lengths_and_secrets(tmp_p
 
 
 def test_a_header_whose_variable_is_not_set_is_refused_with_exit_code_2(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "loadgen", "run", "-o", str(tmp_path / "out"), "--metrics-port", "off"]
-        + ["--base-url", "http://127.0.0.1:9", "--header", "X-A: ${NOT_SET_ANYWHERE}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
+    ended = loadgen_here(
+        *["run", "-o", str(tmp_path / "out"), "--metrics-port", "off"],
+        *["--base-url", "http://127.0.0.1:9", "--header", "X-A: ${NOT_SET_ANYWHERE}"],
     )
     assert ended.returncode == 2, ended.stderr
     assert "NOT_SET_ANYWHERE, which is not set" in " ".join(ended.stderr.split())

@@ -68,8 +68,8 @@ def test_every_series_of_rules_and_dashboard_is_there_with_these_labels() -> Non
         groups = {label for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(", ")}
         series = [known[name] for name in named if name in known and name in expression]
         assert groups <= set().union(ADDED_LABELS, *series), expression
-    # A soak's windows last a minute each, and have a report of their own.
-    live = {name for name in known if not name.startswith(("loadgen_level_", "loadgen_soak_"))} - {"loadgen_run_info"}
+    live = {name for name in known if not name.startswith("loadgen_level_")} - {"loadgen_run_info"}
+    assert {name for name in live if name.startswith("loadgen_soak_")}
     shown = {name for name in named if "_bucket" in name or name in live}
     missing = {name for name in live if not name.endswith(("_sum", "_count"))} - shown
     assert missing == set(), "the dashboard should show every live series"
@@ -87,8 +87,8 @@ def test_limits_of_alerts_are_those_of_the_verdict() -> None:
             assert set(matched.split("|")) == no_failure
 
 
-def test_the_dashboard_has_its_four_rows_and_whole_panels() -> None:
-    assert list(dict.fromkeys(row for row, _ in panels())) == ["Live", "Levels", "Client health", "Server"]
+def test_the_dashboard_has_its_five_rows_and_whole_panels() -> None:
+    assert list(dict.fromkeys(row for row, _ in panels())) == ["Live", "Levels", "Client health", "Server", "Soak"]
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(set(ids)) == len(ids)
     for _, panel in panels():
@@ -117,6 +117,16 @@ def test_levels_are_shown_by_concurrency_and_by_max_num_seqs() -> None:
         query = chart["targets"][0]["expr"]
         assert matrix["rowField"] in re.findall(r"by \(([^)]*)\)", query)[0].split(", ")
         assert f'"{matrix["columnField"]}", " ", "scenario", "max_num_seqs")' in query
+
+
+def test_a_soaks_figure_holds_until_the_next_window_and_is_not_drawn_over_one_without_it() -> None:
+    shown = [panel for row, panel in panels() if row == "Soak"]
+    assert len(shown) == 8
+    for panel in shown:
+        drawn = panel["fieldConfig"]["defaults"]["custom"]
+        assert drawn["lineInterpolation"] == "stepAfter"
+        assert not drawn.get("spanNulls", False)
+        assert all(target["expr"].startswith("max(loadgen_soak_window") for target in panel["targets"])
 
 
 @needs_kubectl
