@@ -13,8 +13,17 @@ from typing import Any
 
 import pytest
 
+from loadgen.controller.target import inspect
+from loadgen.datasets.plan import provenance_of, surveyed_dataset
+from loadgen.datasets.workload import DatasetWorkload
 from loadgen.record import OK, RequestRecord
+from loadgen.scenario.load import load_scenario
 from loadgen.spool import read_records
+from loadgen.wire.client import Client
+from loadgen.wire.decode import decode
+from loadgen.wire.exchange import Exchange
+from tests.command_here import loadgen_here
+from tests.measuring import measure
 from tests.simulator_process import SimulatorProcess, running_simulator
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +72,53 @@ def records_of(out: Path) -> list[RequestRecord]:
         ("burstgpt.csv", "burstgpt", 4, {18, 50, 22, 31}),
     ],
 )
-def test_every_format_is_sent_as_it_says(
+def test_every_format_is_answered_as_it_says(
+    sample: str, format: str, rows: int, answers: set[int] | None, simulator: SimulatorProcess, tmp_path: Path
+) -> None:
+    """What a run does with the file before it starts its fleet, and the requests that the fleet would send."""
+    scenario = load_scenario(sets=[f"workload.dataset.path={SAMPLES / sample}", "workload.output_tokens=11", "seed=7"])
+    dataset = surveyed_dataset(scenario, tmp_path / "dataset")
+    assert dataset is not None
+    workload = inspect(scenario, simulator.url, dataset=dataset, tell=print, pause=time.sleep).workload
+    assert isinstance(workload, DatasetWorkload)
+    told = provenance_of(dataset, workload)
+    assert (told["format"], told["rows"], told["order"]) == (format, rows, "shuffled")
+
+    async def send(client: Client) -> list[RequestRecord]:
+        exchanges = []
+        for k in range(2 * rows):
+            planned = workload.build(0, k)
+            exchanges.append(
+                Exchange(
+                    level=0,
+                    index=k,
+                    user=0,
+                    worker=0,
+                    endpoint="chat",
+                    dispatched_ns=time.monotonic_ns(),
+                    input_tokens_requested=planned.input_tokens,
+                    output_tokens_requested=planned.output_tokens,
+                    output_forced=planned.output_forced,
+                )
+            )
+            await client.send(planned.body, exchanges[-1], f"r{k}")
+        return [decode(exchange) for exchange in exchanges]
+
+    records = measure(simulator.url, send)
+    assert {record.status for record in records} == {OK}
+    if answers is not None:
+        assert {record.output_tokens for record in records} == answers
+    if format in ("mooncake", "azure", "burstgpt"):
+        assert all(record.input_tokens == record.input_tokens_requested for record in records)
+    else:
+        assert all(record.input_tokens_requested is None for record in records)
+
+
+@pytest.mark.parametrize(
+    ("sample", "format", "rows", "answers"),
+    [("bodies.jsonl", "jsonl", 5, None), ("mooncake.jsonl", "mooncake", 6, {12, 8, 16, 10, 9, 20})],
+)
+def test_a_file_is_gone_through_again_and_again_and_the_level_says_so(
     sample: str, format: str, rows: int, answers: set[int] | None, simulator: SimulatorProcess, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -79,7 +134,7 @@ def test_every_format_is_sent_as_it_says(
     assert "dataset_repeated" in [warning["rule"] for warning in level["warnings"]]
     if answers is not None:
         assert {record.output_tokens for record in requests} == answers
-    if format in ("mooncake", "azure", "burstgpt"):
+    if format == "mooncake":
         assert all(record.input_tokens == record.input_tokens_requested for record in requests)
         assert level["input_tokens_mismatched"] == 0
     else:
@@ -118,7 +173,7 @@ def test_a_dataset_is_found_beside_its_scenario_and_again_from_the_run_folder(
         "load: {concurrency: 2, warmup: 0.2s, duration: 1s, ramp: 0.1s}\n"
     )
     run(simulator, out, str(scenario))
-    again = loadgen("validate", str(out / "scenario.yaml"))
+    again = loadgen_here("validate", str(out / "scenario.yaml"))
     assert again.returncode == 0, again.stderr
     assert again.stdout.splitlines()[-1] == f"# dataset {folder / 'data' / 'prompts.jsonl'} (jsonl): 5 rows"
 
@@ -156,7 +211,7 @@ def test_a_file_that_is_changed_under_a_run_ends_it_with_what_was_measured(
 def test_a_bad_line_is_refused_before_anything_is_started(command: str, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "one"}\n{"prompt": 2}\n')
-    ended = loadgen(command, "--dataset-path", str(path), "--metrics-port", "off")
+    ended = loadgen_here(command, "--dataset-path", str(path), "--metrics-port", "off")
     assert ended.returncode == 2
     assert ended.stderr == (f"error: {path}:2: prompt is 2, not a text.\nhint: It must be a text that is not empty.\n")
 
@@ -166,7 +221,7 @@ def test_a_row_beyond_max_model_len_is_refused_with_the_arithmetic(simulator: Si
     path.write_text('{"timestamp": 0, "input_length": 50, "output_length": 5}\n' * 3)
     with path.open("a") as file:
         file.write('{"timestamp": 0, "input_length": 8000, "output_length": 400}\n')
-    ended = loadgen(
+    ended = loadgen_here(
         *["run", "--base-url", simulator.url, "--metrics-port", "off"],
         *["--dataset-path", str(path), "-o", str(tmp_path / "out")],
     )
@@ -176,7 +231,7 @@ def test_a_row_beyond_max_model_len_is_refused_with_the_arithmetic(simulator: Si
 
 
 def test_prompts_without_instants_cannot_be_replayed(tmp_path: Path) -> None:
-    ended = loadgen(
+    ended = loadgen_here(
         *["run", "--dataset-path", str(SAMPLES / "prompts.jsonl"), "--replay-speed", "1", "--metrics-port", "off"],
         *["-o", str(tmp_path / "out")],
     )
@@ -185,6 +240,6 @@ def test_prompts_without_instants_cannot_be_replayed(tmp_path: Path) -> None:
 
 
 def test_a_replay_needs_a_trace() -> None:
-    ended = loadgen("validate", "--replay-speed", "1")
+    ended = loadgen_here("validate", "--replay-speed", "1")
     assert ended.returncode == 2
     assert "workload.dataset.path names none" in ended.stderr

@@ -21,6 +21,7 @@ from loadgen.run_reader import RunReader
 from loadgen.spool import read_records
 from server.simulator.tokenizer import folder as tokenizer_folder
 from tests.busy_machine import OF_A_BUSY_MACHINE
+from tests.command_here import loadgen_here
 from tests.scripted_server import Answer, ScriptedServer, Write
 from tests.simulator_process import running_simulator
 from tests.sse_events import DONE, FIN, ROLE, C, U
@@ -59,6 +60,7 @@ def records_of(out: Path) -> list[Any]:
     return [r for path in (out / "records").glob("*.spool") for r in read_records(path)]
 
 
+@pytest.mark.alone  # its figures are instants
 def test_t17_a_cap_of_one_queues_and_every_figure_says_what_it_cost(tmp_path: Path) -> None:
     with ScriptedServer(lambda k, _: answer(9, 100, 50)) as server:
         (level,) = run(
@@ -85,7 +87,10 @@ def test_t17_a_cap_of_one_queues_and_every_figure_says_what_it_cost(tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def poisson_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
-    """The same Poisson load from one worker and from three: the level, the run's records, the server's own log."""
+    """The same Poisson load from one worker and from three: the level, the run's records, the server's own log.
+
+    Its tests are of instants, so they run alone.
+    """
     runs = {}
     for workers in (1, 3):
         folder = tmp_path_factory.mktemp(f"w{workers}")
@@ -107,6 +112,7 @@ def poisson_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str
     return runs
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("workers", [1, 3])
 def test_the_server_sees_the_very_schedule_that_the_seed_makes(
     poisson_runs: dict[int, dict[str, Any]], workers: int
@@ -130,6 +136,7 @@ def test_the_server_sees_the_very_schedule_that_the_seed_makes(
     assert level["sent_request_rate"] == pytest.approx(level["offered_request_rate"], rel=0.02)
 
 
+@pytest.mark.alone
 def test_one_and_three_workers_send_the_same_arrivals(poisson_runs: dict[int, dict[str, Any]]) -> None:
     planned = {}
     for workers, of in poisson_runs.items():
@@ -141,6 +148,7 @@ def test_one_and_three_workers_send_the_same_arrivals(poisson_runs: dict[int, di
     assert {k: planned[1][k] for k in both} == {k: planned[3][k] for k in both}
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("workers", [1, 3])
 def test_gaps_at_the_server_are_those_of_a_poisson_process(
     poisson_runs: dict[int, dict[str, Any]], workers: int
@@ -153,6 +161,7 @@ def test_gaps_at_the_server_are_those_of_a_poisson_process(
     assert distance < 1.63 / math.sqrt(n) + 0.02  # the 1 % point, and what the loop's timers of a millisecond do
 
 
+@pytest.mark.alone
 def test_no_two_workers_are_in_step_at_the_server(poisson_runs: dict[int, dict[str, Any]]) -> None:
     of = poisson_runs[3]
     sent = {w: np.sort([r.sent_ns for r in of["records"] if r.worker == w and r.sent_ns is not None]) for w in range(3)}
@@ -213,7 +222,7 @@ def test_more_than_the_server_can_do_is_called_saturated(tmp_path: Path) -> None
     with running_simulator("--max-num-seqs", "2") as simulator:
         (level,) = run(
             *[simulator.url, tmp_path / "out", "--request-rate", "12", "--arrival-pattern", "constant"],
-            *["--workers", "1", "--output-tokens", "32", "--warmup", "2s", "--duration", "8s", "--drain-timeout", "2s"],
+            *["--workers", "1", "--output-tokens", "32", "--warmup", "1s", "--duration", "5s", "--drain-timeout", "1s"],
         )
     assert level["open_loop"]["saturated"]
     assert_sound(level)
@@ -276,12 +285,9 @@ def test_an_interrupted_open_loop_ends_in_order_and_loses_nothing(tmp_path: Path
 
 def test_fewer_places_than_workers_are_refused_before_anything_is_sent(tmp_path: Path) -> None:
     with running_simulator() as simulator:
-        command = [sys.executable, "-m", "loadgen", "run", "--base-url", simulator.url, "-o", str(tmp_path / "out")]
-        ended = subprocess.run(
-            [*command, *QUICK, "--request-rate", "1", "--workers", "2", "--max-in-flight", "1"],
-            capture_output=True,
-            text=True,
-            timeout=60,
+        ended = loadgen_here(
+            *["run", "--base-url", simulator.url, "-o", str(tmp_path / "out"), *QUICK],
+            *["--request-rate", "1", "--workers", "2", "--max-in-flight", "1"],
         )
     assert ended.returncode == 2
     assert "load.max_in_flight is 1, fewer than the 2 workers" in ended.stderr

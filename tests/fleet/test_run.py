@@ -7,6 +7,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,18 +15,20 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loadgen.record import CANCELLED, CENSORED, OK
+from loadgen.record import CANCELLED, CENSORED, OK, RequestRecord
 from loadgen.spool import read_records
 from server.simulator.tokenizer import folder
-from tests.busy_machine import measured
+from tests.busy_machine import measured, sound
+from tests.command_here import loadgen_here
 from tests.scripted_server import Answer, Request, ScriptedServer, refusal
-from tests.simulator_process import running_simulator
+from tests.simulator_process import SimulatorProcess, running_simulator
 from tests.sse_events import DONE, FIN, C, U
 
 SECRET = "sk-very-secret-7f3a"
@@ -63,15 +66,50 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def test_a_sweep_over_two_workers_gives_every_file_and_agrees_with_the_servers_own_log(tmp_path: Path) -> None:
-    folder, truth = tmp_path / "out", tmp_path / "truth.jsonl"
+@dataclass(frozen=True)
+class Sweep:
+    """What is left of a run whose server logged the truth."""
+
+    folder: Path
+    ended: subprocess.CompletedProcess[str]
+    truth: str
+    metrics: str
+
+    def records(self) -> list[RequestRecord]:
+        return [r for path in (self.folder / "records").glob("*.spool") for r in read_records(path)]
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+    """One user, then seven, over three workers."""
+    made = tmp_path_factory.mktemp("sweep")
+    folder, truth = made / "out", made / "truth.jsonl"
     with running_simulator("--truth", str(truth)) as simulator:
         ended = loadgen(
-            *["run", "--base-url", simulator.url, "--concurrency", "1,3", "--workers", "2", "-o", str(folder)],
+            *["run", "--base-url", simulator.url, "--concurrency", "1,7", "--workers", "3", "-o", str(folder)],
             *[*QUICK, "--slo", "ttft_p95<500ms,error_rate<1%"],
         )
         assert measured(ended), ended.stderr
         metrics = simulator.ask("GET", "/metrics").body.decode()
+    return Sweep(folder, ended, truth.read_text(), metrics)
+
+
+@pytest.fixture(scope="module")
+def simulator() -> Iterator[SimulatorProcess]:
+    """For runs that are refused before they send anything."""
+    with running_simulator() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def locked_simulator() -> Iterator[SimulatorProcess]:
+    """It asks for SECRET."""
+    with running_simulator(env={"SIM_API_KEY": SECRET}) as running:
+        yield running
+
+
+def test_a_sweep_over_three_workers_gives_every_file_and_agrees_with_the_servers_own_log(sweep: Sweep) -> None:
+    folder, ended = sweep.folder, sweep.ended
     assert ended.stdout.splitlines()[-1] == f"run folder: {folder}"
     for name in (
         *["scenario.yaml", "provenance.json", "summary.json", "summary.csv", "metrics.prom", "report.html", "run.log"],
@@ -81,7 +119,7 @@ def test_a_sweep_over_two_workers_gives_every_file_and_agrees_with_the_servers_o
 
     summary = json.loads((folder / "summary.json").read_text(), parse_constant=pytest.fail)
     levels = summary["levels"]
-    assert [level["concurrency"] for level in levels] == [1, 3]
+    assert [level["concurrency"] for level in levels] == [1, 7]
     for level in levels:
         assert level["achieved_concurrency"] == pytest.approx(level["concurrency"], rel=0.05)
         assert level["requests"]["ok"] == sum(level["requests"].values())
@@ -93,16 +131,19 @@ def test_a_sweep_over_two_workers_gives_every_file_and_agrees_with_the_servers_o
         rows = list(csv.DictReader(file))
     assert [float(row["p95_ttft_ms"]) for row in rows] == [level["p95_ttft_ms"] for level in levels]
 
-    records = [r for path in (folder / "records").glob("*.spool") for r in read_records(path)]
-    assert {r.worker for r in records} == {0, 1}
-    true = {entry["client_request_id"]: entry for entry in map(json.loads, truth.read_text().splitlines())}
+    records = sweep.records()
+    assert {r.worker for r in records} == {0, 1, 2}
+    true = {entry["client_request_id"]: entry for entry in map(json.loads, sweep.truth.splitlines())}
     del true["loadgen-probe"]
     nonce = next(iter(true)).partition("-")[0]
     assert len(records) == len(true), "a request that the server saw is missing, or is there twice"
     for request in records:
         entry = true[f"{nonce}-{request.level}-{request.index}"]
         assert request.status in (OK, CANCELLED, CENSORED)
-        assert entry["cancelled"] == (request.status != OK)
+        if request.status == OK:
+            assert not entry["cancelled"]
+        else:  # unless the server had sent all of it when its client cut it off
+            assert entry["cancelled"] or len(entry["token_ns"]) == 16
         assert request.sent_ns is not None and request.sent_ns <= entry["received_ns"]
         if request.status == OK:
             assert request.output_tokens == len(entry["token_ns"]) == len(request.arrivals_ns) == 16
@@ -110,42 +151,41 @@ def test_a_sweep_over_two_workers_gives_every_file_and_agrees_with_the_servers_o
             # Every token's arrival lies right after the instant at which the server sent it: one clock, one machine.
             late_ns = request.arrivals_ns - entry["token_ns"]
             assert late_ns.min() >= 0
-    generated = float(re.search(r"^vllm:generation_tokens_total\{.*\} (.*)$", metrics, re.M)[1])  # type: ignore[index]
+    generated = float(re.search(r"^vllm:generation_tokens_total\{.*\} (.*)$", sweep.metrics, re.M)[1])  # type: ignore[index]
     counted = sum(len(entry["token_ns"]) for entry in true.values()) + 4  # and the probe's four
     assert generated == counted
 
 
-def test_report_makes_the_same_summary_again_from_the_records(tmp_path: Path) -> None:
-    folder = tmp_path / "out"
-    ended = loadgen("run", "--concurrency", "2", "-o", str(folder), *QUICK)
-    assert measured(ended), ended.stderr
+def test_report_makes_the_same_summary_again_from_the_records(sweep: Sweep, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(sweep.folder, tmp_path / "out"))
     made = {name: (folder / name).read_bytes() for name in ("summary.json", "summary.csv", "metrics.prom")}
     for name in made:
         (folder / name).unlink()
     again = loadgen("report", str(folder))
-    assert again.returncode == ended.returncode
+    assert again.returncode == sweep.ended.returncode
     assert {name: (folder / name).read_bytes() for name in made} == made
 
 
-def test_seven_users_over_three_workers_are_three_and_two_and_two(tmp_path: Path) -> None:
-    folder = tmp_path / "out"
-    ended = loadgen("run", "--concurrency", "7", "--workers", "3", "-o", str(folder), *QUICK)
-    assert measured(ended), ended.stderr
-    users = {(r.worker, r.user) for path in (folder / "records").glob("*.spool") for r in read_records(path)}
+def test_seven_users_over_three_workers_are_three_and_two_and_two(sweep: Sweep) -> None:
+    users = {(r.worker, r.user) for r in sweep.records() if r.level == 1}
     assert sorted(Counter(worker for worker, _ in users).values()) == [2, 2, 3]
 
 
 def test_repeats_of_a_sweep_give_median_and_spread(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    ended = loadgen("run", "--concurrency", "2,3", "--num-runs", "2", "-o", str(folder), *QUICK)
+    ended = loadgen("run", "--concurrency", "2,3", "--num-runs", "2", "-o", str(folder), *QUICK, "--duration", "1s")
     assert measured(ended), ended.stderr
     summary = json.loads((folder / "summary.json").read_text())
     assert [(level["run"], level["concurrency"]) for level in summary["levels"]] == [(0, 2), (0, 3), (1, 2), (1, 3)]
-    for group in summary["answers"]["repeats"]["groups"]:
+    groups = summary["answers"]["repeats"]["groups"]
+    assert [(group["concurrency"], group["runs"]) for group in groups] == [(2, 2), (3, 2)]
+    for group in groups:
+        of = [level for level in summary["levels"] if level["concurrency"] == group["concurrency"]]
+        assert all(sound(level) for level in of)
         values = group["figures"]["output_throughput"]["values"]
-        assert len(values) == group["valid_runs"] == 2
-        assert min(values) <= group["figures"]["output_throughput"]["median"] <= max(values)
-    assert "median of 2 valid of 2 runs" in ended.stdout.replace("\n", " ")
+        assert values == [level["output_throughput"] for level in of if level["valid"]]
+        assert not values or min(values) <= group["figures"]["output_throughput"]["median"] <= max(values)
+        assert f"median of {len(values)} valid of 2 runs" in ended.stdout.replace("\n", " ")
 
 
 def test_metrics_answer_while_a_run_goes_on_and_linger_after_it(tmp_path: Path) -> None:
@@ -207,12 +247,13 @@ REFUSED: dict[str, tuple[list[str], int, list[str]]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_bad_request_is_refused_before_a_byte_of_load_and_leaves_nothing(tmp_path: Path, case: str) -> None:
+def test_a_bad_request_is_refused_before_a_byte_of_load_and_leaves_nothing(
+    simulator: SimulatorProcess, tmp_path: Path, case: str
+) -> None:
     options, exit_code, words = REFUSED[case]
     folder = tmp_path / "out"
-    with running_simulator() as simulator:
-        ended = loadgen("run", "--base-url", simulator.url, "-o", str(folder), "--metrics-port", "off", *options)
-        served = simulator.ask("GET", "/metrics").body.decode()
+    ended = loadgen_here("run", "--base-url", simulator.url, "-o", str(folder), "--metrics-port", "off", *options)
+    served = simulator.ask("GET", "/metrics").body.decode()
     assert ended.returncode == exit_code, ended.stderr
     assert ended.stderr.startswith("error: ") and "hint: " in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -234,32 +275,34 @@ def test_a_server_that_is_not_there_is_named_with_the_reason(tmp_path: Path) -> 
 
 def test_a_server_that_does_not_stream_is_refused(tmp_path: Path) -> None:
     with running_simulator("--no-stream") as simulator:
-        ended = loadgen("run", "--base-url", simulator.url, "-o", str(tmp_path / "out"), *QUICK)
+        ended = loadgen_here("run", "--base-url", simulator.url, "-o", str(tmp_path / "out"), *QUICK)
     assert ended.returncode == 1
     assert "does not stream" in ended.stderr and "application/json" in ended.stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_key_is_refused_and_the_right_one_is_written_nowhere(tmp_path: Path) -> None:
+def test_a_missing_key_is_refused_and_the_right_one_is_written_nowhere(
+    locked_simulator: SimulatorProcess, tmp_path: Path
+) -> None:
     folder = tmp_path / "out"
-    with running_simulator(env={"SIM_API_KEY": SECRET}) as simulator:
-        options = ["run", "--base-url", simulator.url, "--concurrency", "2", "-o", str(folder), *QUICK]
-        without = loadgen(*options, env={"OPENAI_API_KEY": ""})
-        assert without.returncode == 2
-        assert "401" in without.stderr and "OPENAI_API_KEY" in without.stderr
-        assert not folder.exists()
-        with_key = loadgen(*options, env={"OPENAI_API_KEY": SECRET})
+    options = ["run", "--base-url", locked_simulator.url, "--concurrency", "2", "-o", str(folder), *QUICK]
+    without = loadgen_here(*options, env={"OPENAI_API_KEY": ""})
+    assert without.returncode == 2
+    assert "401" in without.stderr and "OPENAI_API_KEY" in without.stderr
+    assert not folder.exists()
+    with_key = loadgen(*options, env={"OPENAI_API_KEY": SECRET})
     assert measured(with_key), with_key.stderr
     assert SECRET.encode() not in everything_in(folder)
     assert SECRET not in with_key.stdout + with_key.stderr
 
 
-def test_a_key_with_a_line_end_is_refused_without_showing_it(tmp_path: Path) -> None:
-    with running_simulator(env={"SIM_API_KEY": SECRET}) as simulator:
-        ended = loadgen(
-            *["run", "--base-url", simulator.url, "-o", str(tmp_path / "out"), *QUICK],
-            env={"OPENAI_API_KEY": f"{SECRET}\r"},
-        )
+def test_a_key_with_a_line_end_is_refused_without_showing_it(
+    locked_simulator: SimulatorProcess, tmp_path: Path
+) -> None:
+    ended = loadgen_here(
+        *["run", "--base-url", locked_simulator.url, "-o", str(tmp_path / "out"), *QUICK],
+        env={"OPENAI_API_KEY": f"{SECRET}\r"},
+    )
     assert ended.returncode == 2
     assert "OPENAI_API_KEY" in ended.stderr and SECRET not in ended.stderr
 
@@ -285,7 +328,7 @@ def test_a_server_that_repeats_the_key_in_its_errors_does_not_bring_it_into_the_
 def test_a_port_in_use_is_refused_with_the_option_that_changes_it(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        metrics = loadgen("run", "-o", str(tmp_path / "out"), *QUICK[:-1], port)
+        metrics = loadgen_here("run", "-o", str(tmp_path / "out"), *QUICK[:-1], port)
         workers = loadgen(
             *["run", "-o", str(tmp_path / "out"), *QUICK, "--expect-workers", "1", "--master-bind-port", port],
             *["--master-bind-host", "127.0.0.1"],
@@ -298,7 +341,7 @@ def test_a_port_in_use_is_refused_with_the_option_that_changes_it(tmp_path: Path
 
 def test_a_folder_with_something_in_it_is_not_written_into(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("data")
-    ended = loadgen("run", "-o", str(tmp_path), *QUICK)
+    ended = loadgen_here("run", "-o", str(tmp_path), *QUICK)
     assert ended.returncode == 2
     assert "not empty" in ended.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from loadgen.prompts import LocalCounter
 from loadgen.record import OK, RequestRecord
 from loadgen.spool import read_records
 from server.simulator.tokenizer import folder as tokenizer_folder
+from tests.command_here import loadgen_here
 from tests.scripted_server import Answer, Request, ScriptedServer
-from tests.simulator_process import running_simulator
+from tests.simulator_process import SimulatorProcess, running_simulator
 from tests.sse_events import DONE, FIN, ROLE, C, U
 
 MIX = """
@@ -62,7 +64,7 @@ def test_every_prompt_of_a_mix_has_the_tokens_that_the_server_counts(scenario: P
     out, truth = tmp_path / "out", tmp_path / "truth.jsonl"
     with running_simulator("--truth", str(truth)) as simulator:
         summary, printed = run(
-            scenario, out, "--base-url", simulator.url, "--concurrency", "4,8", "--workers", "2", "--duration", "3s"
+            scenario, out, "--base-url", simulator.url, "--concurrency", "4,8", "--workers", "2", "--duration", "2s"
         )
     records = records_of(out)
     done = [record for record in records if record.status == OK]
@@ -128,7 +130,7 @@ REFUSED: dict[str, tuple[str, list[str]]] = {
     "shares": ("classes: [{name: a, share: 90%, input_tokens: 99, output_tokens: 9}]", ["sum to 90%", "x.yaml:2"]),
     "too long": (
         "input_tokens: {distribution: normal, mean: 4000, stddev: 900}",
-        ["up to 9400 + 128 = 9528", "max_model_len, 8192"],
+        ["up to 9400 + 128 = 9528", "more than the 8192 tokens of max_model_len"],
     ),
     "pair too long": ("lengths_file: long.csv", ["up to 9000 + 10 = 9010", "max_model_len"]),
     "malformed line": ("lengths_file: bad.csv", ["bad.csv:2", "output_tokens is 'x'"]),
@@ -137,20 +139,23 @@ REFUSED: dict[str, tuple[str, list[str]]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def simulator() -> Iterator[SimulatorProcess]:
+    with running_simulator() as running:
+        yield running
+
+
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_workload_that_cannot_be_sent_is_refused_before_the_run(case: str, tmp_path: Path) -> None:
+def test_a_workload_that_cannot_be_sent_is_refused_before_the_run(
+    case: str, simulator: SimulatorProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text, says = REFUSED[case]
     (tmp_path / "long.csv").write_text("90,10\n9000,10\n")
     (tmp_path / "bad.csv").write_text("90,10\n90,x\n")
     path = tmp_path / "x.yaml"
     path.write_text(f"workload:\n  {text}\n" if not text.startswith("{") else f"workload: {text}\n")
-    ended = subprocess.run(
-        [sys.executable, "-m", "loadgen", "run", "x.yaml", "-o", "out", "--metrics-port", "off", "--workers", "1"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=tmp_path,
-    )
+    monkeypatch.chdir(tmp_path)
+    ended = loadgen_here("run", "x.yaml", "-o", "out", "--metrics-port", "off", "--base-url", simulator.url)
     assert ended.returncode == 2, ended.stderr
     for words in says:
         assert words in ended.stderr, ended.stderr
