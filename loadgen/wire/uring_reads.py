@@ -19,7 +19,7 @@ from loadgen.wire.kernel_clock import SCM_TIMESTAMPNS
 from loadgen.wire.reads import TICK_S, Reader
 from loadgen.wire.uring import Ring
 
-# A tick pays when it saves several wake-ups.
+# Ticks begin where one would save several wake-ups, and end with the first that brings nothing.
 _LEAST_READY = 4
 _PROBE_MS = 200
 # The kernel ended a receive for reasons of its own: it was out of buffers, or asked to.
@@ -124,7 +124,7 @@ class UringReads:
             self._ring.receive(watched.descriptor, token)
 
     def _plan_next(self, looked: int) -> None:
-        if looked >= _LEAST_READY:
+        if looked >= (_LEAST_READY if self._tick is None else 1):
             if self._tick is None:
                 self._loop.remove_reader(self._ring.descriptor)
             self._tick = self._loop.call_later(TICK_S, self._look)

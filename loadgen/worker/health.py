@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from array import array
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +20,7 @@ from loadgen.worker.gc_pauses import GcPauses
 from loadgen.worker.hub_probe import HubProbe
 from loadgen.worker.lag import LagLog
 from loadgen.worker.memory import resident_bytes
+from loadgen.worker.samples import Samples
 
 _PROBE_S = 0.01
 _PROBES_A_CPU = 10
@@ -35,7 +34,7 @@ class HealthProbe:
         self._hub_lag = hub.lag
         self._lag = LagLog(round(_PROBE_S * 1e9))
         self._gc = GcPauses()
-        self._read_delay_ns = array("q")
+        self._read_delay_ns = Samples()
         self._read_delay_peak_ns: int | None = None
         self._cpu = self._cpu_live = _Cpu.now()
         self._cpu_latest = self._cpu
@@ -47,7 +46,7 @@ class HealthProbe:
         self._lag.begin()
         self._hub_lag.begin()
         self._gc.begin()
-        self._read_delay_ns = array("q")
+        self._read_delay_ns = Samples()
         self._cpu = _Cpu.now()
         self._refused = self._loop.kernel_clock.refused
 
@@ -63,8 +62,8 @@ class HealthProbe:
         return WorkerHealth(
             worker=worker,
             level=level,
-            **_percentiles_ms("loop_lag", self._lag.samples_ns()),
-            **_percentiles_ms("hub_lag", self._hub_lag.samples_ns()),
+            **_percentiles_ms("loop_lag", self._lag.samples_ns),
+            **_percentiles_ms("hub_lag", self._hub_lag.samples_ns),
             **_percentiles_ms("read_delay", self._read_delay_ns),
             cpu_loop_thread=cpu_loop_thread,
             cpu_process=cpu_process,
@@ -129,8 +128,9 @@ class _Cpu(NamedTuple):
         return (self.thread_ns - earlier.thread_ns) / wall_ns, (self.process_ns - earlier.process_ns) / wall_ns
 
 
-def _percentiles_ms(figure: str, values_ns: Iterable[int]) -> dict[str, float | None]:
-    """`{figure}_p50_ms`, `…_p99_ms` and `…_max_ms`, nearest rank; None without a value."""
-    ranked = nearest_rank(np.array(values_ns, np.int64), (50, 99, 100))
+def _percentiles_ms(figure: str, samples_ns: Samples) -> dict[str, float | None]:
+    """`{figure}_p50_ms`, `…_p99_ms` (nearest rank) and `…_max_ms`; None without a value."""
+    ranked = nearest_rank(np.array(samples_ns.kept, np.int64), (50, 99))
     names = (f"{figure}_{statistic}_ms" for statistic in ("p50", "p99", "max"))
-    return {name: None if value is None else value / 1e6 for name, value in zip(names, ranked, strict=True)}
+    values_ns = [*ranked, samples_ns.max]
+    return {name: None if value is None else value / 1e6 for name, value in zip(names, values_ns, strict=True)}

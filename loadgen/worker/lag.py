@@ -7,7 +7,7 @@ samples is one over *time*, as bytes that arrive at any instant feel it.
 
 from __future__ import annotations
 
-from array import array
+from loadgen.worker.samples import Samples
 
 
 class LagLog:
@@ -15,25 +15,22 @@ class LagLog:
 
     def __init__(self, period_ns: int) -> None:
         self.period_ns = period_ns
-        self._lag_ns = array("q")
+        self.samples_ns = Samples()
+        """Since `begin`."""
         self._peak_ns: int | None = None
 
     def begin(self) -> None:
         """Forgets the samples so far."""
-        self._lag_ns = array("q")
+        self.samples_ns = Samples()
 
     def woken(self, lag_ns: int) -> None:
         """The probe was woken `lag_ns` after it was due; below 0 counts as punctual."""
         lag_ns = max(0, lag_ns)
         self._peak_ns = max(self._peak_ns or 0, lag_ns)
-        self._lag_ns.append(lag_ns)
+        self.samples_ns.append(lag_ns)
         # While it waited it was due again, period after period.
         while (lag_ns := lag_ns - self.period_ns) > 0:
-            self._lag_ns.append(lag_ns)
-
-    def samples_ns(self) -> array[int]:
-        """A copy of the samples since `begin`; the probe may go on writing."""
-        return self._lag_ns[:]
+            self.samples_ns.append(lag_ns)
 
     def take_peak_ns(self) -> int | None:
         """The longest lag since the last call, for live display; None without a wake."""
