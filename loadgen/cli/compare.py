@@ -55,10 +55,13 @@ def compare(
     from loadgen.comparison.renderings import junit, markdown, terminal
     from loadgen.comparison.snapshot import read_snapshot
     from loadgen.report.files import write_whole
+    from loadgen.run_choice import chosen_run
 
     tolerances = parse_tolerances(tolerance or [])
     conditions = _conditions(across)
-    made = compared(read_snapshot(baseline), read_snapshot(run), tolerances=tolerances, across=conditions)
+    made = compared(
+        read_snapshot(chosen_run(baseline)), read_snapshot(chosen_run(run)), tolerances=tolerances, across=conditions
+    )
     as_json = orjson.dumps(made, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     to_stdout = json_file == Path("-")
     if to_stdout:

@@ -45,6 +45,9 @@ def export(
         raise UsageError(f"--format is {form!r}; it takes {', '.join(_FORMATS)}.")
     if form == "vllm" and output == Path("-"):
         raise UsageError("--format vllm writes a folder, a file for each level.", hint="give -o DIR")
+    from loadgen.run_choice import chosen_run
+
+    run = chosen_run(run)
     path = output or run / _FORMATS[form]
     try:
         {"vllm": _vllm, "csv": _csv, "baseline": _baseline}[form](run, path)

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 def plan(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, as `loadgen run` printed it.")],
-    target_rps: Annotated[
-        float, typer.Option("--target-rps", metavar="NUMBER", help="Requests/s to serve, on average.")
-    ],
+    target_rps: Annotated[str, typer.Option("--target-rps", metavar="NUMBER", help="Requests/s to serve, on average.")],
     peak_factor: Annotated[
         float, typer.Option("--peak-factor", metavar="NUMBER", help="The busiest time over the average.")
     ] = 1.0,
@@ -60,18 +58,19 @@ def plan(
     from loadgen.measured_run import read_run
     from loadgen.planning.plan import make_plan
     from loadgen.planning.text import plan_lines
+    from loadgen.run_choice import chosen_run
 
-    demand = _demand(target_rps, peak_factor, headroom)
+    demand = _demand(_number("--target-rps", target_rps), peak_factor, headroom)
     _check_number("--gpu-cost-per-hour", gpu_cost_per_hour)
     if gpus_per_replica is not None and gpus_per_replica < 1:
         raise UsageError(f"--gpus-per-replica is {gpus_per_replica}; it takes 1 or more.")
     limits = None if slo is None else _limits(slo)
     made = make_plan(
-        read_run(run, slo=limits),
+        read_run(chosen_run(run), slo=limits),
         demand,
         gpu_cost_per_hour=gpu_cost_per_hour,
         gpus_per_replica=gpus_per_replica,
-        other_lengths=[read_run(path, slo=limits) for path in other_lengths or ()],
+        other_lengths=[read_run(chosen_run(path), slo=limits) for path in other_lengths or ()],
     )
     if as_json:
         sys.stdout.write(orjson.dumps(made, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode())
@@ -100,12 +99,23 @@ def _demand(target_rps: float, peak_factor: float, headroom: str) -> Demand:
     return Demand(target_rps, peak_factor, share)
 
 
+def _number(option: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(
+            f"{option} is {text!r}; it takes a number without a unit.", hint=f"write {option} 40"
+        ) from None
+
+
 def _check_number(option: str, value: float | None) -> None:
     if value is not None and not 0 < value < float("inf"):
         raise UsageError(f"{option} is {value:g}; it takes a number above 0.")
 
 
 def _limits(text: str) -> Slo:
+    from difflib import get_close_matches
+
     from pydantic import ValidationError
 
     from loadgen.scenario.slo import Slo, parse_conditions
@@ -116,6 +126,10 @@ def _limits(text: str) -> Slo:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         wrong = f"{key}: {first['msg'].removeprefix('Value error, ')}"
+        if first["type"] == "extra_forbidden":
+            near = get_close_matches(key, Slo.model_fields, n=1)
+            meant = f"; {near[0]} is" if near else f"; the limits are {', '.join(Slo.model_fields)}"
+            wrong = f"{key} is no limit{meant}."
     except ValueError as error:
         wrong = str(error)
     raise UsageError(f"--slo is {text!r}. {wrong}", hint="write for example --slo 'ttft_p95<500ms,error_rate<1%'")

@@ -18,6 +18,7 @@ def report(
     from rich.console import Console
 
     from loadgen.outputs import write_outputs
+    from loadgen.run_choice import chosen_run
     from loadgen.run_folder import RunFolder
 
-    raise typer.Exit(write_outputs(RunFolder.open(run), Console()).exit_code)
+    raise typer.Exit(write_outputs(RunFolder.open(chosen_run(run)), Console()).exit_code)

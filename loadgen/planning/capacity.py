@@ -8,6 +8,7 @@ from typing import Any
 
 from loadgen.stats.asked import asked, asked_number, asked_of
 from loadgen.stats.capacity import capacities as judged_capacities
+from loadgen.stats.prefill import PrefillCost, prefill_cost
 from loadgen.stats.settings import headline, setting_text, swept_settings
 
 Level = Mapping[str, Any]
@@ -30,13 +31,19 @@ class Capacity:
     """The lowest load above it that misses a limit; None where none was measured."""
     next_level: Level | None
     """The lowest level above it that was measured at all."""
-    prompt_alone_ms: float | None
-    """Smallest P50 of TTFT of any valid level of the setting."""
+    prefill: PrefillCost
+    """What a prompt takes of the server, by the levels of the setting."""
 
     @property
     def rps(self) -> float:
         """Requests/s completed at it; 0 where there is none."""
         return 0.0 if self.level is None else float(self.level["request_throughput"] or 0)
+
+    @property
+    def most_rps(self) -> float:
+        """The upper end of its 95 % interval; without one the value itself."""
+        found = self.interval("request_throughput")
+        return self.rps if found is None else found[1]
 
     @property
     def output_tps(self) -> float:
@@ -77,7 +84,6 @@ def _capacity(answer: Mapping[str, Any], levels: Sequence[Level], names: Sequenc
     same = [level for level in levels if setting_text(level, names) == setting]
     level = next((one for one in same if one["level"] == answer["level"]), None)
     higher = [] if level is None else sorted((one for one in same if asked(one) > asked(level)), key=asked)
-    alone = [one["p50_ttft_ms"] for one in same if one["valid"] and one["p50_ttft_ms"] is not None]
     return Capacity(
         level=level,
         server=answer["server"],
@@ -86,5 +92,5 @@ def _capacity(answer: Mapping[str, Any], levels: Sequence[Level], names: Sequenc
         resolved=answer["resolved"],
         above=next((one for one in higher if one["valid"] and asked(one) == answer["interval"][1]), None),
         next_level=higher[0] if higher else None,
-        prompt_alone_ms=min(alone, default=None),
+        prefill=prefill_cost(same),
     )

@@ -1,9 +1,9 @@
 """What becomes of a replica's capacity when prompts or answers get longer or shorter; pure.
 
 The model: a request takes a server W = 1 / X seconds, X being the requests/s that it completed at its capacity (with c
-requests in flight W is their end-to-end time / c, by Little's law). Of W the prompt takes the time that a prompt takes on
-its own, the smallest P50 of TTFT of any level, and grows with the prompt's tokens; the rest grows with the answer's tokens.
-It leaves out that longer contexts make every token slower (their KV cache is read), that fewer of them fit into memory, and
+requests in flight W is their end-to-end time / c, by Little's law). Of W the prompt takes its prefill, which a lightly loaded
+level tells (`loadgen.stats.prefill`), and which grows with the prompt's tokens; the rest grows with the answer's tokens.
+Without such a level there is no model. It leaves out that longer contexts make every token slower (their KV cache is read), that fewer of them fit into memory, and
 that a longer prompt may break the limit on TTFT below that load.
 """
 
@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MODEL = (
-    "a request takes the server 1 / capacity seconds; of these the prompt takes the smallest TTFT P50 that was measured and "
-    "grows with its tokens, the rest grows with the answer's tokens. Left out: slower tokens and less room in longer "
+    "a request takes the server 1 / capacity seconds; of these the prompt takes the lightest level's TTFT P50 less one token's "
+    "time and grows with its tokens, the rest grows with the answer's tokens. Left out: slower tokens and less room in longer "
     "contexts, and limits that longer prompts may break"
 )
 CHANGE = 0.25
@@ -38,12 +38,12 @@ class Work:
     answer_s: float
 
     @classmethod
-    def of(cls, capacity_rps: float, prompt_alone_ms: float | None) -> Work | None:
-        """From a capacity above 0 and the TTFT of a prompt on its own; None where that was not measured."""
-        if prompt_alone_ms is None:
+    def of(cls, capacity_rps: float, prefill_ms: float | None) -> Work | None:
+        """From a capacity above 0 and what a prompt takes of the server; None where that is not known."""
+        if prefill_ms is None:
             return None
         whole_s = 1 / capacity_rps
-        prompt_s = min(prompt_alone_ms / 1e3, whole_s)
+        prompt_s = min(prefill_ms / 1e3, whole_s)
         return cls(prompt_s, whole_s - prompt_s)
 
     def capacity_rps(self, input_factor: float, output_factor: float) -> float:

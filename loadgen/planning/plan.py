@@ -14,6 +14,7 @@ from loadgen.measured_run import MeasuredRun
 from loadgen.planning.capacity import Capacity, capacities
 from loadgen.planning.demand import Demand, per_million_tokens
 from loadgen.planning.deployment import deployment, gpus_of, settings_of
+from loadgen.planning.replica_count import count_text
 from loadgen.planning.sensitivity import sensitivity
 from loadgen.stats.answers import ALL_FAILED, NONE_VALID
 from loadgen.stats.asked import asked_of, is_open
@@ -134,16 +135,19 @@ class _Option:
     def _count_at(self, rps: float | None) -> int | None:
         return self.demand.replicas(rps) if rps else None
 
-    def replicas(self) -> dict[str, Any]:
+    def counts(self) -> list[int] | None:
+        """[fewest, most] replicas over the 95 % interval of the capacity's requests/s; None where it has none above 0."""
         interval = self.capacity.interval("request_throughput")
-        counts = (
-            None if interval is None or interval[0] <= 0 else [self._count_at(interval[1]), self._count_at(interval[0])]
-        )
+        if interval is None or interval[0] <= 0:
+            return None
+        return [self.demand.replicas(interval[1]), self.demand.replicas(interval[0])]
+
+    def replicas(self) -> dict[str, Any]:
         above = self.capacity.above
-        least = None if above is None else self._count_at(max(self.capacity.rps, above["request_throughput"] or 0))
+        least = None if above is None else self._count_at(max(self.capacity.rps, self.capacity.most_rps, _most(above)))
         return {
             "replicas": self.count,
-            "replicas_interval": counts,
+            "replicas_interval": self.counts(),
             "replicas_at_missed_level": least,
             "upper_bound": not self.capacity.resolved,
             "replicas_with_spare": self.count + 1,
@@ -158,12 +162,9 @@ class _Option:
 
     def text(self) -> str:
         d = self.demand
-        at_most = "" if self.capacity.resolved else "at most "
-        shown = (
-            f"{at_most}{self.count} {'replica' if self.count == 1 else 'replicas'}, {self.count + 1} with one to spare"
-        )
+        shown = count_text(self.count, self.counts(), upper_bound=not self.capacity.resolved)
         return (
-            f"{shown[0].upper()}{shown[1:]}, for {d.peak_rps:.4g} requests/s at the peak: each completed "
+            f"{shown[0].upper()}{shown[1:]}, {self.count + 1} with one to spare, for {d.peak_rps:.4g} requests/s at the peak: each completed "
             f"{self.capacity.rps:.4g} requests/s within the limits at {asked_of(self.level)}, of which "
             f"{1 - d.headroom:.0%} are planned with."
         )
@@ -219,6 +220,7 @@ class _Option:
             "request_throughput": self.capacity.rps,
             "output_throughput": self.capacity.output_tps,
             "replicas": self.count,
+            "replicas_interval": self.counts(),
             "gpus": (self.count + 1) * self.gpus,
             "upper_bound": not self.capacity.resolved,
             "per_million_output_tokens": None if cost is None else cost["at_capacity"]["per_million_output_tokens"],
@@ -227,9 +229,24 @@ class _Option:
     def deployment(self) -> dict[str, Any] | None:
         if not self.flags:
             return None
-        simulated = self.run.scenario.target.server == "sim"
+        simulated = self._simulated()
         made = deployment(None if simulated else self._model(), self.flags)
         return {**made, "simulated": simulated}
+
+    def _simulated(self) -> bool:
+        """Whether the run started the simulator, or its target said that it is one."""
+        told = self.level.get("effective") or self.run.target.get("effective") or {}
+        version = str(told.get("version") or self.run.target.get("server_version") or "")
+        return self.run.scenario.target.server == "sim" or version.endswith("+simulator")
+
+    def _untold(self) -> list[str]:
+        """The setting that limits, where the deploy line cannot have it because the server did not tell it."""
+        limit = (self.capacity.above or self.level).get("limit") or {}
+        if limit.get("kind") != "scheduler" or self.flags.get("max_num_seqs") is not None:
+            return []
+        seen = (limit.get("evidence") or {}).get("max_running")
+        ran = "" if seen is None else f"; never more than {seen:g} requests ran, which is probably its value"
+        return [f"the deploy line lacks max_num_seqs, which limits here, since the server did not tell it{ran}"]
 
     def _model(self) -> str | None:
         """What the server loads, where it told: the name that it answers to may be another."""
@@ -251,11 +268,18 @@ class _Option:
             )
         if self.level["warnings"]:
             found.append(f"the level is in doubt: {', '.join(w['rule'] for w in self.level['warnings'])}")
+        found += self._untold()
         if self.gpus_source == "assumed":
             found.append("one GPU for each replica is assumed; give --gpus-per-replica where it is another number")
         if self.run.cut_off:
             found.append("the run was cut off: not every planned level was measured")
         return found
+
+
+def _most(level: Mapping[str, Any]) -> float:
+    """The upper end of a level's requests/s."""
+    low_high = (level.get("intervals") or {}).get("request_throughput") or (None, None)
+    return float(low_high[1] or level["request_throughput"] or 0)
 
 
 def _product(a: float, b: float | None) -> float | None:

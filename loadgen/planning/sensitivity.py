@@ -12,15 +12,26 @@ from loadgen.planning.lengths import FACTORS, MODEL, Work, is_close
 
 
 def sensitivity(capacity: Capacity, demand: Demand, others: Sequence[MeasuredRun]) -> dict[str, Any]:
-    """{model, cases}: for each of the six changes the capacity and the replicas, measured where a run has such lengths.
+    """{model, not_modelled, cases}: for each of the six changes the capacity and the replicas, measured where a run has such lengths.
 
     A run of `others` stands in where the mean lengths of its capacity's level are within 5 % of those asked about, and its
-    settings are the same. `from` is `measured`, `modelled`, or None where neither can be.
+    settings are the same. `from` is `measured`, `modelled`, or None where neither can be;
+    `not_modelled` says why in words.
     """
     assert capacity.level is not None
-    work = Work.of(capacity.rps, capacity.prompt_alone_ms)
+    work = Work.of(capacity.rps, _prefill_ms(capacity))
     cases = [_case(capacity, demand, others, work, *factors) for factors in FACTORS]
-    return {"model": MODEL if any(case["from"] == "modelled" for case in cases) else None, "cases": cases}
+    return {
+        "model": MODEL if any(case["from"] == "modelled" for case in cases) else None,
+        "not_modelled": capacity.prefill.why_unknown,
+        "cases": cases,
+    }
+
+
+def _prefill_ms(capacity: Capacity) -> float | None:
+    """Of each of the server's engines a prompt occupies one, and the capacity is that of all."""
+    engines = ((capacity.level or {}).get("server_metrics") or {}).get("engines") or 1
+    return None if capacity.prefill.ms is None else capacity.prefill.ms / engines
 
 
 def _case(

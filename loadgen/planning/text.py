@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from loadgen.planning.replica_count import count_text
+
 Plan = Mapping[str, Any]
 
 
@@ -32,13 +34,13 @@ def _replicas(plan: Plan) -> Iterator[str]:
     between = "" if measured is None else f" ({measured[0]:.4g} to {measured[1]:.4g})"
     at = f", {basis['setting']}" if basis["setting"] else ""
     yield (
-        f"rests on      level {basis['level']}{at}: {basis['request_throughput']:.4g}{between} requests/s, "
+        f"rests on      level {basis['level'] + 1}{at}: {basis['request_throughput']:.4g}{between} requests/s, "
         f"{basis['output_throughput']:,.1f} output tokens/s"
     )
     if basis["limit"] is not None and basis["limit"]["kind"] not in ("none", "unknown"):
         yield f"limited by    {basis['limit']['kind']}: {basis['limit']['text']}"
     if plan["upper_bound"] and plan["replicas_at_missed_level"] not in (None, plan["replicas"]):
-        yield f"at least      {plan['replicas_at_missed_level']} replicas, at the rate of the lowest level that misses a limit"
+        yield f"at least      {plan['replicas_at_missed_level']} replicas, at the most that the lowest level that misses a limit may have completed"
 
 
 def _range(interval: list[int]) -> str:
@@ -80,12 +82,14 @@ def _sensitivity(plan: Plan) -> Iterator[str]:
         changes = f"{case['input_factor'] - 1:+.0%} / {case['output_factor'] - 1:+.0%}".replace("+0%", "0%")
         row = f"{changes:<18} {_tokens(case['input_tokens']):>7} {_tokens(case['output_tokens']):>7}"
         if case["capacity_rps"] is None:
-            yield f"{row}           –         –  not measured, and no TTFT to model it from"
+            yield f"{row}           –         –  not known"
             continue
         told = f"measured in {case['run']}" if case["from"] == "measured" else "modelled"
         yield f"{row} {case['capacity_rps']:>11.4g} {case['replicas']:>9}  {told}"
     if found["model"] is not None:
         yield f"model: {found['model']}."
+    if any(case["from"] is None for case in found["cases"]):
+        yield f"not known: {found['not_modelled']}, or measure other lengths (--other-lengths)."
 
 
 def _tokens(value: float | None) -> str:
@@ -97,14 +101,14 @@ def _alternatives(plan: Plan) -> Iterator[str]:
         yield ""
         yield "settings compared, by requests/s within the limits for each GPU:"
     for one in plan["alternatives"]:
-        bound = "at most " if one["upper_bound"] else ""
+        counted = count_text(one["replicas"], one["replicas_interval"], upper_bound=one["upper_bound"])
         price = (
             ""
             if one["per_million_output_tokens"] is None
             else f", {_money(one['per_million_output_tokens'])} per million output tokens"
         )
         yield (
-            f"  {one['setting']}: {one['request_throughput']:.4g} requests/s, {bound}{one['replicas']} replicas, "
+            f"  {one['setting']}: {one['request_throughput']:.4g} requests/s, {counted}, "
             f"{one['gpus']} GPUs with one replica to spare{price}"
         )
     for text in plan["unanswered"]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.stats.asked import asked_number, asked_of_several, is_open
+from loadgen.stats.asked import asked_number, asked_of, asked_of_several, is_open
 from loadgen.stats.open_rules import is_saturated
 from loadgen.stats.settings import by_kind, setting_text, swept_settings
 
@@ -113,6 +113,18 @@ def repeated(levels: Sequence[Level]) -> bool:
     return any(level["run"] for level in levels)
 
 
+def mixed(levels: Sequence[Level]) -> bool:
+    """Whether some of the levels have users and others a rate: then each row says which its number is."""
+    return len(by_kind(levels)) > 1
+
+
+def load_cell(level: Level, levels: Sequence[Level]) -> str:
+    """What a row's level asked for: `8` in a column that says of what, `8 users` or `4 req/s` where the column has both."""
+    if not mixed(levels):
+        return asked_number(level)
+    return f"{asked_number(level)} {'req/s' if is_open(level) else 'users'}"
+
+
 def class_rows(levels: Sequence[Level], *, of: Sequence[Level] | None = None) -> list[tuple[list[str], Level, Level]]:
     """One entry for each class of each level: (swept settings and load, the level, the class's own figures). `of` are all levels
     of the run where `levels` are only some of them: they decide which settings are named."""
@@ -123,7 +135,7 @@ def class_rows(levels: Sequence[Level], *, of: Sequence[Level] | None = None) ->
             [
                 *(str(level["server"].get(name, ABSENT)) for name in swept),
                 *([str(level["run"] + 1)] if repeats else []),
-                asked_number(level),
+                load_cell(level, of or levels),
             ],
             level,
             one,
@@ -189,7 +201,8 @@ def notes(levels: Sequence[Level]) -> list[Note]:
                 fired.setdefault(one["rule"], []).append((level, one))
         for cases in fired.values():
             first_level, first = cases[0]
-            of_the_first = f"(at {asked_number(first_level)}) " if len(cases) > 1 else ""
+            which = asked_of if mixed([level for level, _ in cases]) else asked_number
+            of_the_first = f"(at {which(first_level)}) " if len(cases) > 1 else ""
             where = _where([level for level, _ in cases], swept)
             found.append(Note(severity, where, of_the_first + first["evidence"], first["remedy"]))
     return found

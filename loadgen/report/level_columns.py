@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from loadgen.report.figures import Level, repeated
+from loadgen.report.figures import Level, mixed, repeated
 from loadgen.stats.asked import is_open
 from loadgen.stats.settings import swept_settings
 
@@ -20,6 +20,8 @@ def table_of_levels(levels: Sequence[Level]) -> Table:
     if repeated(levels):
         made.add_column("\nrun", justify="right")
     made.add_column(
-        "asked\nreq/s" if levels and is_open(levels[0]) else "concur-\nrency", justify="right", no_wrap=True
+        "\nload" if mixed(levels) else "asked\nreq/s" if levels and is_open(levels[0]) else "concur-\nrency",
+        justify="right",
+        no_wrap=True,
     )
     return made

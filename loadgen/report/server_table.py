@@ -8,10 +8,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.report.figures import ABSENT, Level, number, repeated
+from loadgen.report.figures import ABSENT, Level, load_cell, mixed, number, repeated
 from loadgen.report.level_columns import table_of_levels
-from loadgen.stats.asked import asked_number, asked_of_several, is_open
-from loadgen.stats.settings import setting_text, swept_settings
+from loadgen.stats.asked import asked_number, asked_of, asked_of_several, is_open
+from loadgen.stats.settings import by_kind, setting_text, swept_settings
 
 _GIB = 1 << 30
 _MUCH_OUTSIDE_MS = 20.0
@@ -48,7 +48,7 @@ def server_rows(levels: Sequence[Level]) -> list[list[str]]:
         [
             *(str(level["server"].get(name, ABSENT)) for name in swept),
             *([str(level["run"] + 1)] if repeats else []),
-            asked_number(level),
+            load_cell(level, levels),
             *_cells(level, level["server_metrics"] or {}),
         ]
         for level in levels
@@ -83,7 +83,7 @@ def limit_word(level: Level) -> str:
 def server_headings(levels: Sequence[Level]) -> list[str]:
     """What the cells of a row are, each in one line."""
     before = [*swept_settings(levels), *(["run"] if repeated(levels) else [])]
-    load = "asked req/s" if levels and is_open(levels[0]) else "concurrency"
+    load = "load" if mixed(levels) else "asked req/s" if levels and is_open(levels[0]) else "concurrency"
     return [*before, load, *(heading.replace("-\n", "").replace("\n", " ").strip() for heading in HEADINGS)]
 
 
@@ -103,19 +103,24 @@ def server_table(levels: Sequence[Level]) -> Table | None:
 def limit_lines(levels: Sequence[Level]) -> list[str]:
     """One sentence for each kind of limit that any level has, with the evidence of the highest such level."""
     swept = swept_settings(levels)
-    by_kind: dict[str, list[Level]] = {}
+    by_limit: dict[str, list[Level]] = {}
     for level in levels:
         if level["limit"] is not None and level["limit"]["kind"] != "none":
-            by_kind.setdefault(level["limit"]["kind"], []).append(level)
+            by_limit.setdefault(level["limit"]["kind"], []).append(level)
     lines = []
-    for kind, found in by_kind.items():
+    for kind, found in by_limit.items():
         last = found[-1]
-        at = f"(at {asked_number(last)}) " if len(found) > 1 else ""
-        lines.append(f"limit at {_where(found, swept)}: {LIMIT_NAMES[kind]}: {at}{last['limit']['text']}.")
+        where = asked_of(last) if len(by_kind(found)) > 1 else asked_number(last)
+        at = f"(at {where}) " if len(found) > 1 else ""
+        lines.append(f"limit at {_where(found, swept)}: {LIMIT_NAMES[kind]}: {at}{last['limit']['text'].rstrip('.')}.")
     return lines
 
 
 def _where(levels: Sequence[Level], swept: Sequence[str]) -> str:
+    return "; ".join(_where_of_kind(kind, swept) for kind in by_kind(levels))
+
+
+def _where_of_kind(levels: Sequence[Level], swept: Sequence[str]) -> str:
     groups: dict[str, list[str]] = {}
     for level in levels:
         groups.setdefault(setting_text(level, swept), []).append(asked_number(level))

@@ -19,6 +19,7 @@ from loadgen.stats.curve import unstable_levels
 from loadgen.stats.digits import digits
 from loadgen.stats.isotonic import monotonic
 from loadgen.stats.long_run import t_quantile
+from loadgen.stats.more_needed import more_needed_s
 from loadgen.stats.open_rules import is_saturated
 from loadgen.stats.settings import by_setting, headline, setting_text, swept_settings
 from loadgen.stats.slo import slo_text
@@ -207,7 +208,7 @@ def _entry(group: Sequence[Level], found: Found, names: Sequence[str]) -> dict[s
 def _text(group: Sequence[Level], found: Found, settings: str) -> str:
     where = f" with {settings}" if settings else ""
     if found.best is None:
-        return f"No load{where} keeps the SLO with its 95 % bound: {_why_none(found)}."
+        return _none_holds(found, where)
     best = found.best.level
     conditions = f"{asked_of(best)}{', ' if settings else ''}{settings}"
     figures = ", ".join(_with_bound(key, one) for key, one in best["slo"].items())
@@ -228,7 +229,7 @@ def _with_bound(key: str, one: Mapping[str, Any]) -> str:
     high = (one["interval"] or [None, None])[1]
     # The bound of an error rate without a failure is what so few requests allow, not what was seen.
     told = high is not None and high != one["value"] and high <= one["threshold"]
-    return f"{key} {value}" + (f", at most {slo_text(key, high)}" if told else "")
+    return f"{key} {value}" + (f", upper bound {slo_text(key, high)}" if told else "")
 
 
 def _boundary(found: Found) -> str:
@@ -241,8 +242,9 @@ def _boundary(found: Found) -> str:
     if found.above is None:
         return f"not resolved above {low}: {_each(found.between)}"
     about = estimate(found)
-    near = "" if about is None else f", probably near {about:.3g}"
-    between = f"not resolved between {low} and {asked_number(found.above.level)}{near}, where {why(found.above)}"
+    near = "" if about is None else f", probably near {about:.3g} (an estimate)"
+    missed = f"{asked_of(found.above.level)} misses it ({why(found.above)})"
+    between = f"not resolved between {low} and {asked_number(found.above.level)}{near}; {missed}"
     return f"{between}; {_each(found.between)}" if found.between else between
 
 
@@ -251,7 +253,7 @@ def _each(rungs: Sequence[Rung]) -> str:
 
 
 def _undecided(rung: Rung) -> str:
-    return "is invalid" if rung.state == "invalid" else f"decides nothing ({why(rung)})"
+    return "is invalid" if rung.state == "invalid" else f"decides nothing ({why(rung)}){more_needed(rung)}"
 
 
 def _against(found: Found) -> str:
@@ -262,11 +264,21 @@ def _against(found: Found) -> str:
     return f". The curve is not monotonic: {', '.join(parts)}, which was not counted"
 
 
-def _why_none(found: Found) -> str:
-    decided = next((rung for rung in found.rungs if rung.state != "invalid"), None)
-    if decided is None:
-        return "no level is valid"
-    return f"the lowest, {asked_of(decided.level)}, {'misses it' if decided.state == 'missed' else 'decides nothing'} ({why(decided)})"
+def _none_holds(found: Found, where: str) -> str:
+    """That no load keeps the SLO is said only where the lowest valid one is shown to break it."""
+    lowest = next((rung for rung in found.rungs if rung.state != "invalid"), None)
+    if lowest is None:
+        return f"Not answered{where}: no level is valid."
+    if lowest.state == "missed":
+        return (
+            f"No load{where} keeps the SLO with its 95 % bound: the lowest, {asked_of(lowest.level)}, misses it "
+            f"({why(lowest)})."
+        )
+    undecided = f"Undecided{where}: of the lowest load, {asked_of(lowest.level)}, the 95 % bounds tell nothing yet"
+    if lowest.unstable and lowest.state == "held":
+        undecided = f"Undecided{where}: the lowest load, {asked_of(lowest.level)}, decides nothing"
+    missed = "" if found.above is None else f"; {asked_of(found.above.level)} misses it ({why(found.above)})"
+    return f"{undecided} ({why(lowest)}){more_needed(lowest)}{missed}."
 
 
 def why(rung: Rung) -> str:
@@ -285,11 +297,21 @@ def why(rung: Rung) -> str:
             continue
         low, high = one["interval"] or [None, None]
         text = f"{key} {slo_text(key, one['value'])}"
-        if high is None:
-            text += ", too few samples for an upper bound: measure longer"
+        if one["holds"] is None:
+            text += f" of {slo_text(key, one['threshold'])}"
+        if high is None and one["holds"] is None:
+            text += ", too few samples for an upper bound"
         elif one["holds"] is False:
-            text += f", at least {slo_text(key, low)}" if low is not None and low != one["value"] else ""
+            text += f", lower bound {slo_text(key, low)}" if low is not None and low != one["value"] else ""
         else:
             text += f", 95 % interval {slo_text(key, low or 0.0)} to {slo_text(key, high)}"
         parts.append(text)
     return ", ".join(parts)
+
+
+def more_needed(rung: Rung) -> str:
+    """How much longer an undecided load would have to be measured, as a part of a sentence; empty where nobody can say."""
+    if rung.state != "undecided":
+        return ""
+    more_s = more_needed_s(rung.level)
+    return ": measure longer" if more_s is None else f": about {more_s:,.0f} s more needed (load.duration)"

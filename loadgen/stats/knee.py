@@ -18,12 +18,16 @@ from loadgen.stats.asked import asked, asked_of, is_open
 from loadgen.stats.curve import Curve, Point, curve, points_of
 from loadgen.stats.digits import digits
 from loadgen.stats.isotonic import monotonic
+from loadgen.stats.open_rules import is_saturated
 from loadgen.stats.settings import by_setting, headline, setting_text, swept_settings
 
 Level = Mapping[str, Any]
 
 LEAST_ELASTICITY = 0.1
 """Relative gain of throughput / relative gain of load (both as logarithms): at 0.1 twice the load brings 7 %."""
+
+OF_THE_SERVER = frozenset({"scheduler", "kv_cache", "compute", "prefill"})
+"""Limits of a level at which more load brings the server's throughput little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,7 @@ def _knee_text(group: Sequence[Level], knee: Knee | None, found: Curve, settings
         highest = max((level for level in group if level["valid"]), key=asked)
         if len(found.stable) < 2:
             return f"One stable load{where} ({asked_of(highest)}) shows no knee."
-        return f"No knee{where} up to {asked_of(highest)}: throughput still rises there."
+        return f"No knee{where} up to {asked_of(highest)}: {_still_rises(group, found)}."
     at = knee.point
     text = f"Throughput{where} stops rising at {load_text(at.load, opened)} ({digits(at.throughput)} output tokens/s)"
     if knee.before is not None:
@@ -97,6 +101,30 @@ def _knee_text(group: Sequence[Level], knee: Knee | None, found: Curve, settings
         )
     beyond = [point for point in found.stable if point.load > at.load]
     return f"{text}.{_beyond(at, beyond[-1], opened)}" if beyond else f"{text}."
+
+
+def _still_rises(group: Sequence[Level], found: Curve) -> str:
+    """Why there is none, in accord with what is said of the levels' limits: a server may be at one and not yet past the bend."""
+    valid = sorted((level for level in group if level["valid"]), key=asked)
+    piling = next((level for level in valid if is_saturated(level)), None)
+    if piling is not None:
+        below = max((point.load for point in found.stable if point.load < asked(piling)), default=None)
+        between = "" if below is None else f"; the bend lies between {below:.4g} and {asked(piling):.4g} requests/s"
+        return (
+            f"at {asked_of(piling)} requests pile up (saturated), so its {digits(piling['output_throughput'])} output "
+            f"tokens/s are what the server can do{between}"
+        )
+    limited = next((level for level in valid if _kind(level) in OF_THE_SERVER), None)
+    if limited is not None:
+        return (
+            f"throughput still rises there, though from {asked_of(limited)} on by little for the load added "
+            f"(limit: {_kind(limited).replace('_', ' ')})"
+        )
+    return "throughput still rises there"
+
+
+def _kind(level: Level) -> str:
+    return str((level.get("limit") or {}).get("kind", "unknown"))
 
 
 def _beyond(at: Point, last: Point, opened: bool) -> str:

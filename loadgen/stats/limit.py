@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadgen.stats.asked import asked_of
+from loadgen.stats.prefill import IMPLAUSIBLE_SHARE, prefill_cost
 
 Level = Mapping[str, Any]
 
@@ -33,8 +34,6 @@ LITTLE_GAINED = 0.5
 """At its limit is a level of whose added load, against the level below, less than this share became throughput."""
 MOSTLY_PREFILL = 0.5
 """Of the time, from which on prompts are what takes it."""
-PREFILL_STEPS = 1.5
-"""Steps of decoding that a first token waits for on an idle server, beside its prefill: the rest of one, and its own."""
 OUTSIDE_MS = 20.0
 OUTSIDE_FACTOR = 2.0
 FEWER_AT_SERVER = 0.9
@@ -120,23 +119,24 @@ def _ratio(level: Level, lower: Level | None, field: str) -> float | None:
 def _prefill_share(level: Level, lowest: Level | None) -> float | None:
     """Share of an engine's time that goes to prompts: requests a second times what a prompt takes on the idle server.
 
-    None without a level below. A prompt takes what further tokens add to TTFT where lengths differ, else what TTFT is
-    longer than decoding.
+    At most 1. None unless the lowest level was light: in a TTFT that holds others' prompts and their decoding the prompt's
+    own time does not show. A prompt takes what further tokens add to TTFT where lengths differ, else what TTFT is longer
+    than decoding.
     """
-    if lowest is None or lowest["p50_ttft_ms"] is None:
+    cost = prefill_cost([lowest]) if lowest is not None else None
+    if lowest is None or cost is None or cost.ms is None:
         return None
     slope_ms, tokens = lowest["ttft_ms_per_input_token"], level["mean_input_tokens"]
-    prefill_ms = lowest["p50_ttft_ms"] - PREFILL_STEPS * (lowest["p50_tpot_ms"] or 0.0)
-    if slope_ms is not None and tokens is not None:
-        prefill_ms = slope_ms * tokens
+    prefill_ms = cost.ms if slope_ms is None or tokens is None else slope_ms * tokens
     engines = (level["server_metrics"] or {}).get("engines") or 1
-    return float(max(0.0, prefill_ms) / 1e3 * level["request_throughput"] / engines)
+    share = float(prefill_ms / 1e3 * level["request_throughput"] / engines)
+    return min(share, 1.0) if 0 < share <= IMPLAUSIBLE_SHARE else None
 
 
 def _judged(level: Level, seen: Level, lower: Level | None, higher: Level | None) -> tuple[str, str]:
     late = [reason for reason in level["reasons"] if reason["rule"] in OF_THE_CLIENT]
     if late:
-        return "client", f"the generator did not keep up: {late[0]['evidence']}"
+        return "client", f"the generator did not keep up: {late[0]['evidence'].rstrip('.')}"
     if level["server_metrics"] is None:
         return "unknown", f"{level['no_server_metrics']}, so what holds it back is not known"
     if level["server_metrics"]["restarts"]:

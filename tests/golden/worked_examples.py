@@ -26,7 +26,7 @@ from tests.virtual_run import VirtualRun
 DOCUMENTS = ("docs/plan.md", "docs/compare.md", "docs/claims.md")
 RUNS = {
     "runs/chat-capacity": VirtualRun(
-        concurrency=(8, 16, 20), max_num_seqs=(8, 16), window_s=60, warmup_s=5, spread=0.3
+        concurrency=(1, 8, 16, 20), max_num_seqs=(8, 16), window_s=60, warmup_s=5, spread=0.3
     ),
     "runs/longer-answers": VirtualRun(
         concurrency=(8, 16), max_num_seqs=(16,), window_s=60, warmup_s=5, spread=0.3, output_tokens=80, seed=2

@@ -43,9 +43,9 @@ def test_capacity_is_the_highest_load_that_holds_with_its_bound_not_by_its_value
     assert (entry["concurrency"], entry["level"], entry["interval"]) == (8, 0, [8, 16])
     assert entry["resolved"] is False
     assert entry["text"] == (
-        "Concurrency 8 keeps every SLO with its 95 % bound (ttft_p95 400 ms, at most 420 ms) at 0.7812 requests/s and 400 output "
-        "tokens/s; not resolved between 8 and 16, probably near 12.2, where ttft_p95 650 ms, at least 600 ms; concurrency 12 decides nothing "
-        "(ttft_p95 490 ms, 95 % interval 470 ms to 520 ms)."
+        "Concurrency 8 keeps every SLO with its 95 % bound (ttft_p95 400 ms, upper bound 420 ms) at 0.7812 requests/s and 400 output "
+        "tokens/s; not resolved between 8 and 16, probably near 12.2 (an estimate); concurrency 16 misses it (ttft_p95 650 ms, lower "
+        "bound 600 ms); concurrency 12 decides nothing (ttft_p95 490 ms of 500 ms, 95 % interval 470 ms to 520 ms): measure longer."
     )
 
 
@@ -70,16 +70,22 @@ def test_an_slo_that_nobody_meets_has_no_capacity_and_a_reason() -> None:
     assert (entry["level"], entry["concurrency"], entry["request_throughput"]) == (None, None, None)
     assert entry["interval"] == [None, 1]
     assert entry["text"] == (
-        "No load keeps the SLO with its 95 % bound: the lowest, concurrency 1, misses it (ttft_p95 650 ms, at least 600 ms)."
+        "No load keeps the SLO with its 95 % bound: the lowest, concurrency 1, misses it (ttft_p95 650 ms, lower bound 600 ms)."
     )
     undecided = capacity(level(0, 1, UNDECIDED))
-    assert "decides nothing (ttft_p95 490 ms, 95 % interval 470 ms to 520 ms)" in undecided["text"]
+    assert "(ttft_p95 490 ms of 500 ms, 95 % interval 470 ms to 520 ms)" in undecided["text"]
 
 
-def test_too_few_samples_for_a_bound_say_to_measure_longer() -> None:
-    one = level(0, 1, HELD)
+def test_a_load_that_is_not_shown_to_break_the_slo_is_undecided_and_how_much_longer_is_told() -> None:
+    one = level(0, 1, HELD) | {"window_s": 10.0, "n_ttft": 20}
     one["slo"]["ttft_p95"] |= {"interval": [380, None], "holds": None}
-    assert "too few samples for an upper bound: measure longer" in capacity(one)["text"]
+    # Five beyond P95 take 100 requests, and 10 s brought 20.
+    assert capacity(one)["text"] == (
+        "Undecided: of the lowest load, concurrency 1, the 95 % bounds tell nothing yet (ttft_p95 400 ms of 500 ms, too few "
+        "samples for an upper bound): about 40 s more needed (load.duration)."
+    )
+    above = capacity(one, level(1, 2, MISSED))["text"]
+    assert above.startswith("Undecided: ") and "concurrency 2 misses it (ttft_p95 650 ms" in above
 
 
 def test_a_saturated_open_level_misses_whatever_its_latency() -> None:
@@ -116,7 +122,7 @@ def test_a_level_that_was_run_again_with_a_valid_result_rests_on_nothing_invalid
 
 def test_all_levels_invalid_or_all_requests_failed() -> None:
     invalid = [level(0, 4, HELD, valid=False), level(1, 8, HELD, valid=False)]
-    assert capacity(*invalid)["text"] == "No load keeps the SLO with its 95 % bound: no level is valid."
+    assert capacity(*invalid)["text"] == "Not answered: no level is valid."
     assert verdict(invalid)["exit_code"] == 3
     failed = [level(0, 4, HELD, valid=False, requests={"ok": 0, "http_503": 10})]
     assert verdict(failed)["exit_code"] == 1

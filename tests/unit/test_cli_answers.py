@@ -131,7 +131,7 @@ def test_committed_baseline_gates_as_the_run_does(runs: dict[str, str], tmp_path
 @pytest.mark.parametrize("command", [["compare", "{missing}", "{good}"], ["plan", "{missing}", "--target-rps", "4"]])
 def test_folder_that_is_no_run_is_refused(command: list[str], runs: dict[str, str], tmp_path: Path) -> None:
     ended = invoke(*(word.format(missing=tmp_path / "missing", good=runs["good"]) for word in command))
-    assert ended.exit_code == 2 and "is not a run folder" in ended.stderr
+    assert ended.exit_code == 2 and "does not exist" in ended.stderr
 
 
 def test_check_claim_answers_in_words_and_in_json() -> None:

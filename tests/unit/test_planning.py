@@ -15,10 +15,12 @@ from loadgen.planning.demand import Demand, per_million_tokens
 from loadgen.planning.deployment import deployment, gpus_of, settings_of
 from loadgen.planning.lengths import Work
 from loadgen.planning.plan import make_plan
+from loadgen.planning.replica_count import count_text
 from loadgen.planning.text import plan_lines
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.slo import Slo
 from loadgen.stats.level import level_object
+from loadgen.stats.prefill import prefill_cost
 from loadgen.virtual import closed_loop
 from server.simulator.settings import SimulatorSettings
 from tests.level_records import plan as level_plan
@@ -49,10 +51,24 @@ def test_load_of_a_replica_and_price_of_a_million_tokens() -> None:
         Demand(1).replicas(0)
 
 
+@pytest.mark.parametrize(
+    ("interval", "upper_bound", "text"),
+    [
+        ([6, 10], True, "7 replicas, at most 10 over the 95 % interval"),
+        ([7, 7], True, "at most 7 replicas"),
+        ([6, 10], False, "7 replicas (6 to 10 over the 95 % interval of the measured capacity)"),
+        ([7, 7], False, "7 replicas"),
+        (None, True, "7 replicas (how sure is not known: the capacity's 95 % interval has no lower end)"),
+    ],
+)
+def test_number_of_replicas_says_how_sure_it_is(interval: list[int] | None, upper_bound: bool, text: str) -> None:
+    assert count_text(7, interval, upper_bound=upper_bound) == text
+
+
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> MeasuredRun:
-    """Two settings; concurrency 8 keeps 60 ms per token, 32 breaks the limit on TTFT."""
-    made = VirtualRun(concurrency=(8, 32), max_num_seqs=(8, 16), window_s=40)
+    """Two settings; concurrency 8 keeps 60 ms per token, 32 breaks the limit on TTFT; 1 tells what a prompt takes."""
+    made = VirtualRun(concurrency=(1, 8, 32), max_num_seqs=(8, 16), window_s=40)
     return read_run(made.write(tmp_path_factory.mktemp("plan") / "run"))
 
 
@@ -86,7 +102,8 @@ def test_plan_is_the_arithmetic_of_the_level_it_names(measured: MeasuredRun) -> 
 def test_capacity_whose_limit_was_not_found_is_only_a_bound(measured: MeasuredRun) -> None:
     plan = make_plan(measured, Demand(40))
     assert plan["upper_bound"]
-    assert plan["text"].startswith("At most ")
+    _, most = plan["replicas_interval"]
+    assert f"t most {most} " in plan["text"].split(", for ")[0], "the first line has the bound of the interval"
     assert any("not resolved between concurrency 8 and 32" in note for note in plan["notes"])
     assert plan["replicas_at_missed_level"] <= plan["replicas"]
 
@@ -104,7 +121,11 @@ def test_load_above_which_nothing_was_measured_says_so(tmp_path: Path) -> None:
     plan = make_plan(run, Demand(40))
     assert plan["upper_bound"] and plan["replicas_at_missed_level"] is None
     assert any("the limit was not reached: no level above concurrency 8" in note for note in plan["notes"])
-    assert plan["sensitivity"]["cases"][0]["from"] == "modelled"
+    assert plan["sensitivity"]["cases"][0]["from"] is None, (
+        "eight users are not light: nothing tells what a prompt takes"
+    )
+    text = "\n".join(plan_lines(plan))
+    assert "not known: no lightly loaded level in this sweep" in text and "add concurrency 1" in text
 
 
 def test_capacity_between_neighbours_is_no_bound(tmp_path: Path) -> None:
@@ -194,7 +215,7 @@ def virtual_capacity(input_tokens: int, output_tokens: int, users: int) -> dict[
 @pytest.mark.parametrize(("input_tokens", "output_tokens"), [(128, 64), (1024, 32)])
 def test_modelled_lengths_are_near_what_the_server_does(input_tokens: int, output_tokens: int) -> None:
     at, alone = virtual_capacity(input_tokens, output_tokens, 16), virtual_capacity(input_tokens, output_tokens, 1)
-    work = Work.of(at["request_throughput"], alone["p50_ttft_ms"])
+    work = Work.of(at["request_throughput"], prefill_cost([alone, at]).ms)
     assert work is not None
     for factor_in, factor_out in ((0.75, 1), (1, 1.25), (1.25, 1.25)):
         truth = virtual_capacity(round(input_tokens * factor_in), round(output_tokens * factor_out), 16)
@@ -271,3 +292,17 @@ def test_rates_at_which_requests_pile_up_give_exit_99_though_every_latency_limit
     assert level["valid"] and level["open_loop"]["saturated"] and level["slo"]["tpot_p95"]["holds"]
     plan = make_plan(run, Demand(40))
     assert (plan["replicas"], plan["exit_code"]) == (None, 99)
+
+
+def test_simulator_that_was_there_already_is_told_and_a_limiting_setting_that_it_kept_to_itself(
+    measured: MeasuredRun,
+) -> None:
+    scenario = measured.scenario.model_dump(mode="json", exclude_unset=True)
+    scenario.pop("server", None)
+    scenario["target"] = {"base_url": "http://127.0.0.1:8000", "model": "sim"}
+    limit = {"kind": "scheduler", "text": "all that may run do", "evidence": {"max_running": 16}}
+    effective = {"version": "0.32.0+simulator", "max_model_len": 8192}
+    levels = [{**level, "server": {}, "effective": effective, "limit": limit} for level in measured.levels[:3]]
+    plan = make_plan(replace(measured, scenario=Scenario.model_validate(scenario), levels=levels), Demand(40))
+    assert plan["deploy"]["simulated"]
+    assert any("lacks max_num_seqs" in note and "never more than 16 requests ran" in note for note in plan["notes"])
