@@ -88,7 +88,7 @@ def answers(
         "repeats": repeats(levels),
         "drift": drifts(levels),
         "soak": soaks(levels),
-        "failed": failed_settings(failures),
+        "failed": failed_settings(failures, levels),
     }
 
 

@@ -90,8 +90,17 @@ def test_a_server_that_died_has_its_level_repeated_once_under_the_next_number() 
     assert again is not None and (again.level, again.step, again.concurrency) == (1, 0, 1)
     twice = course.next([cut], [death, {**death, "level": 1}])
     assert twice is not None and (twice.level, twice.step, twice.server["max_num_seqs"]) == (2, 2, 4)
-    (told,) = failed_settings([death, {**death, "level": 1}])
+    (told,) = failed_settings([death, {**death, "level": 1}], [])
     assert told["gave_up"] and told["text"].startswith("With max_num_seqs 2: It died. No further level")
+
+
+def test_a_server_is_said_to_have_come_back_only_if_a_later_level_shows_it() -> None:
+    death = {"server": {}, "level": 1, "kind": DIED, "text": "For 5 s no request was answered."}
+    earlier = [{"server": {}, "level": 0}, {"server": {}, "level": 1}]
+    (gone,) = failed_settings([death], earlier)
+    assert gone["text"] == "For 5 s no request was answered. The run ended before the level was repeated."
+    (back,) = failed_settings([death], [*earlier, {"server": {}, "level": 2}])
+    assert back["text"].endswith("It was there again, and the level was repeated.")
 
 
 def test_a_setting_that_did_not_start_is_left_out_and_others_go_on() -> None:
