@@ -123,11 +123,11 @@ def _prefill_share(level: Level, lowest: Level | None) -> float | None:
     own time does not show. A prompt takes what further tokens add to TTFT where lengths differ, else what TTFT is longer
     than decoding.
     """
-    cost = prefill_cost([lowest]) if lowest is not None else None
-    if lowest is None or cost is None or cost.ms is None:
+    alone_ms = None if lowest is None else prefill_cost([lowest]).ms
+    if lowest is None or alone_ms is None:
         return None
     slope_ms, tokens = lowest["ttft_ms_per_input_token"], level["mean_input_tokens"]
-    prefill_ms = cost.ms if slope_ms is None or tokens is None else slope_ms * tokens
+    prefill_ms = alone_ms if slope_ms is None or tokens is None else slope_ms * tokens
     engines = (level["server_metrics"] or {}).get("engines") or 1
     share = float(prefill_ms / 1e3 * level["request_throughput"] / engines)
     return min(share, 1.0) if 0 < share <= IMPLAUSIBLE_SHARE else None

@@ -24,8 +24,6 @@ class PrefillCost:
 
     ms: float | None
     """None where it is not known."""
-    level: int | None
-    """The level that told it."""
     why_unknown: str | None
     """In words, with the remedy; None where it is known."""
 
@@ -38,21 +36,20 @@ def prefill_cost(levels: Sequence[Any]) -> PrefillCost:
     """
     told = [level for level in levels if level["valid"] and level["p50_ttft_ms"] is not None and _in_flight(level) > 0]
     if not told:
-        return PrefillCost(None, None, "no valid level of this sweep measured the time to first token")
+        return PrefillCost(None, "no valid level of this sweep measured the time to first token")
     lightest = min(told, key=_in_flight)
     if _in_flight(lightest) > LIGHT:
         here = f"at the lightest, {asked_of(lightest)}, {_in_flight(lightest):.3g} requests were in flight"
-        return PrefillCost(None, None, f"no lightly loaded level in this sweep ({here}); add concurrency 1")
+        return PrefillCost(None, f"no lightly loaded level in this sweep ({here}); add concurrency 1")
     cost_ms = max(0.0, lightest["p50_ttft_ms"] - (lightest["p50_tpot_ms"] or 0.0))
     share = cost_ms / 1e3 * max((level["request_throughput"] or 0.0) / _engines(level) for level in told)
     if share > IMPLAUSIBLE_SHARE:
         return PrefillCost(
             None,
-            None,
             f"prompts would take {share:.0%} of the server's time by the first token of {asked_of(lightest)}, which waits "
             "for something else than its prefill",
         )
-    return PrefillCost(cost_ms, lightest["level"], None)
+    return PrefillCost(cost_ms, None)
 
 
 def _in_flight(level: Any) -> float:
