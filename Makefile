@@ -42,7 +42,7 @@ live: setup ## measure real vLLM serving a real model on this machine's CPU (bui
 k8s-check: setup ## the Kubernetes manifests, rules and dashboard: rendered, validated, run on this machine (about two minutes)
 	$(BIN)/python -m pytest -q tests/k8s
 
-bench: setup ## the tool's own speed and truth, side by side with others (about 50 minutes, writes docs/benchmarks.md)
+bench: setup ## the tool's own speed and truth, side by side with others (about an hour, writes docs/benchmarks.md)
 	$(BIN)/python bench/prompts.py
 	$(BIN)/python bench/stamps.py
 	$(BIN)/python -m bench.side_by_side --new

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from loadgen import __version__
+from loadgen.cli.foreign_options import refuse_foreign
 from loadgen.errors import LoadgenError
 
 COMMANDS = {
@@ -48,7 +49,11 @@ class CommandOnUse(TyperCommand):
     """Stands for a command in the list of commands; becomes the real one when it is called."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        return load_command(self.name or "").make_context(info_name, args, parent, **extra)
+        command = load_command(self.name or "")
+        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        if "--set" in known:  # it takes a scenario
+            refuse_foreign(args, known)
+        return command.make_context(info_name, args, parent, **extra)
 
 
 class Commands(TyperGroup):
@@ -82,7 +87,13 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-app = typer.Typer(cls=Commands, name="loadgen", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    cls=Commands,
+    name="loadgen",
+    no_args_is_help=True,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 @app.callback()

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from loadgen.cli import COMMANDS, GROUPS, load_command
+from loadgen.cli.foreign_options import FOREIGN
 from loadgen.cli.options import SLO_OPTION, aliases, option_names
 from loadgen.metrics.reference import prometheus_page
 from loadgen.scenario.json_schema import SCHEMA_FILE, scenario_schema
@@ -56,6 +57,23 @@ _CLI = """\
 
 Exit codes: 0 all good; 1 failed to run, or every request failed; 2 bad usage or scenario; 3 no level is valid;
 99 a regression, or limits that cannot be kept; 130 interrupted. Errors go to standard error as a sentence, with a last line `hint: …` where something can be done.
+"""
+
+_COMING_FROM = """\
+# Coming from another tool
+
+Options of vLLM bench, guidellm, aiperf, inference-perf, evalscope and Locust, and what stands for them in `loadgen run`. What the
+figures of each mean, and how they differ from ours, is in [benchmarks.md](benchmarks.md) and [metrics.md](metrics.md).
+
+## Taken as they are
+
+"""
+
+_NOT_HERE = """
+## Not here, and what is
+
+Each of these is refused with the sentence beside it.
+
 """
 
 _SCENARIOS = """\
@@ -170,11 +188,28 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
 
+def coming_from() -> str:
+    """docs/coming-from.md."""
+    keys = [key for key in scenario_keys().values() if aliases(key)]
+    same = [(_code(aliases(key)), _code(option_names(key)), key.description) for key in keys]
+    others = [(_code(one.options), f"{one.why} {one.instead[0].upper()}{one.instead[1:]}.") for one in FOREIGN]
+    return "".join(
+        (
+            _MADE,
+            _COMING_FROM,
+            _table(("name elsewhere", "name here", "what it sets"), same),
+            _NOT_HERE,
+            _table(("option elsewhere", "here"), others),
+        )
+    )
+
+
 DOCUMENTS = {
     "docs/reference-scenario.md": scenario_reference,
     "scenarios/README.md": scenario_table,
     f"scenarios/{SCHEMA_FILE}": schema_text,
     "docs/reference-cli.md": command_reference,
+    "docs/coming-from.md": coming_from,
     "docs/prometheus.md": prometheus_page,
 }
 """Each document, by its path from the root of the project, and what it should hold."""

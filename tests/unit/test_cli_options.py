@@ -126,11 +126,6 @@ def test_an_api_key_is_refused_and_not_repeated(arguments: list[str]) -> None:
     assert "verysecret" not in message
 
 
-def test_an_option_of_another_tool_is_no_such_option() -> None:
-    message = refused("--num-prompts", "5")
-    assert "No such option: --num-prompts" in message
-
-
 def test_a_misspelt_option_names_the_nearest() -> None:
     assert "--concurrency" in refused("--concurency", "5")
 
