@@ -14,6 +14,9 @@ GB = 1_000_000_000
 GIB = 1 << 30
 TERA = 1e12
 
+MEMORY_UTILIZATION = 0.92
+"""Share of a GPU's memory that vLLM takes for weights and KV cache by default: its gpu_memory_utilization (0.32)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
@@ -222,7 +225,9 @@ def first_token_floor_s(model: Model, gpu: Gpu, *, input_tokens: int) -> float:
     )
 
 
-def kv_capacity_tokens(model: Model, gpu: Gpu, *, memory_utilization: float = 0.9, reserved_bytes: float = 0) -> int:
+def kv_capacity_tokens(
+    model: Model, gpu: Gpu, *, memory_utilization: float = MEMORY_UTILIZATION, reserved_bytes: float = 0
+) -> int:
     """Tokens whose KV fits beside the weights; 0 when the weights do not fit. `reserved_bytes`: activations, graphs."""
     left = gpu.memory_bytes * memory_utilization - model.weight_bytes - reserved_bytes
     return max(0, int(left // model.kv_bytes_per_token))

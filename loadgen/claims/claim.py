@@ -6,20 +6,26 @@ B · bandwidth / (weights + B · KV) tokens a second. All that is left out only 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
+from loadgen.claims.kv_cache import sequences_that_fit
 from loadgen.claims.quantities import bytes_text
-from server.roofline import Gpu, Model, accepted_tokens, bytes_per_step, decode_ceiling, kv_bytes
+from server.roofline import Gpu, Model, accepted_tokens, bytes_per_step, decode_ceiling
 
 PLAUSIBLE = "plausible"
 NEEDS_BATCHING = "needs batching"
 NEEDS_LESS_TO_READ = "needs speculation or quantization"
+DEPENDS = "depends on what is not stated"
 IMPOSSIBLE = "impossible"
 
 FOUR_BITS = 0.5
 """Bytes of a weight in the smallest precision in use."""
+USUAL_GPUS = (1, 2, 4, 8)
+"""Of one server: what may be meant where their number is not stated."""
+USUAL_SIZES = (2.0, 1.0, FOUR_BITS)
+"""Bytes of a weight that may be meant where the precision is not stated."""
 MOST_ACCEPTED = 5.0
 """Tokens a step beyond which no speculation is believed: published averages are 2 to 5."""
 MOST_SEQUENCES = 1 << 20
@@ -44,6 +50,10 @@ class Claim:
     """Of speculative decoding, each step; 0 without."""
     acceptance: float | None = None
     """Share of drafted tokens that are right; None: all, the most there can be."""
+    gpus_stated: bool = True
+    """Whether the number of GPUs is; else `gpu` is one of them."""
+    precision_stated: bool = True
+    """Whether the weights' precision is; else the model's is the usual one."""
 
     @property
     def tokens_per_step(self) -> float:
@@ -61,11 +71,9 @@ class Claim:
         return self.model.weight_bytes <= self.gpu.memory_bytes
 
     def most_that_fit(self) -> int | None:
-        """Sequences of this length beside the weights; None where the KV cache or the memory is not known."""
-        each = kv_bytes(self.model, length=1) * self.length
-        if not each or math.isinf(self.gpu.memory_bytes):
-            return None
-        return max(0, int((self.gpu.memory_bytes - self.model.weight_bytes) // each))
+        """Sequences of this length beside the weights, in all of the memory: no server takes more. None where the KV cache or
+        the memory is not known."""
+        return sequences_that_fit(self.model, self.gpu, length=self.length, memory_utilization=1.0)
 
     @property
     def running(self) -> int:
@@ -90,12 +98,16 @@ def judge(claim: Claim) -> dict[str, Any]:
     """{verdict, nature, single_stream_ceiling, ceiling, least_batch, most_that_fit, share, reasons, …}, JSON-able.
 
     `nature`: `single stream` or `aggregate`, None where nothing can be said. `ceiling` is at the stated concurrency, else
-    of one stream; `share` is the claim over it.
+    of one stream; `share` is the claim over it. What no assumption of ours rules out is not called impossible: where the number of
+    GPUs or the precision is not stated, the usual ones are tried, and the figures are those of the first of them.
     """
     batch = claim.running
     single, at = claim.ceiling(1), claim.ceiling(batch)
     least = claim.least_batch()
     verdict, nature, reasons = _verdict(claim, single, at, least)
+    if verdict == IMPOSSIBLE and (other := _possible_otherwise(claim)) is not None:
+        verdict, nature = DEPENDS, None
+        reasons = [*(f"{_assumed(claim, 1)}: impossible, since {reason}" for reason in reasons), other]
     return {
         "verdict": verdict,
         "nature": nature,
@@ -140,6 +152,27 @@ def _verdict(claim: Claim, single: float, at: float, least: int | None) -> tuple
             ],
         )
     return IMPOSSIBLE, None if users is None else _kind(users), [_out_of_reach(claim)]
+
+
+def _possible_otherwise(claim: Claim) -> str | None:
+    """The fewest GPUs, and of these the highest precision, with which it is not impossible, as far as they are not stated."""
+    for count, size in product(
+        (1,) if claim.gpus_stated else USUAL_GPUS,
+        (claim.model.weight_bytes_per_parameter,) if claim.precision_stated else USUAL_SIZES,
+    ):
+        model = replace(claim.model, weight_bytes_per_parameter=size)
+        other = replace(claim, gpu=claim.gpu.times(count), model=model)
+        verdict, _, reasons = _verdict(other, other.ceiling(1), other.ceiling(other.running), other.least_batch())
+        if verdict != IMPOSSIBLE:
+            return f"{_assumed(other, count)}: {verdict}, {reasons[0]}"
+    return None
+
+
+def _assumed(claim: Claim, count: int) -> str:
+    """What of the conditions is an assumption of ours, in words."""
+    gpus = [] if claim.gpus_stated else ["on one GPU" if count == 1 else f"on {count} GPUs"]
+    bits = [] if claim.precision_stated else [f"with {claim.model.weight_bytes_per_parameter * 8:g}-bit weights"]
+    return " ".join([*gpus, *bits])
 
 
 def _kind(users: int) -> str:

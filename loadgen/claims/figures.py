@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from loadgen.claims.quantities import dtype_bytes, parse_bandwidth, parse_bytes, parse_count
@@ -24,17 +25,22 @@ def model_figures(
     dtype: str | None = None,
     quantization: str | None = None,
     kv_dtype: str | None = None,
+    weights: bool = True,
 ) -> tuple[Model, bool]:
-    """(the model, whether its KV cache is known). A config gives what is not given otherwise."""
+    """(the model, whether its KV cache is known). A config gives what is not given otherwise.
+
+    `weights`: whether they must be known; else a model without parameters counts as one that takes no memory.
+    """
     shape = (layers, kv_heads, head_size)
     if config is not None:
         model = read_model(config)
         if params is not None:
-            model = replace(model, parameters=round(parse_count(params)))
-    elif params is None:
+            model = replace(model, parameters=round(_read("--params", parse_count, params)))
+    elif params is None and weights:
         raise ValueError("nothing says how many parameters there are: give --params 70B, or --config config.json")
     else:
-        model = Model(parameters=round(parse_count(params)), layers=0, kv_heads=0, head_size=0)
+        parameters = 0 if params is None else round(_read("--params", parse_count, params))
+        model = Model(parameters=parameters, layers=0, kv_heads=0, head_size=0)
     if any(shape) and not all(shape) and config is None:
         raise ValueError("the KV cache needs all three of --layers, --kv-heads and --head-size, or --config")
     model = replace(
@@ -45,7 +51,7 @@ def model_figures(
         latent_size=None if any(shape) else model.latent_size,
     )
     if active_params is not None:
-        model = _with_active(model, parse_count(active_params))
+        model = _with_active(model, _read("--active-params", parse_count, active_params))
     if dtype is not None:
         model = replace(model, weight_bytes_per_parameter=dtype_bytes(dtype), kv_bytes_per_value=dtype_bytes(dtype))
     if quantization is not None and quantization.lower() != "none":
@@ -73,7 +79,7 @@ def _quantized(name: str) -> float:
     known = {**BYTES_OF_QUANTIZATION, "int4": 0.5, "fp4": 0.5}
     size = known.get(name.lower())
     if size is None:
-        raise ValueError(f"quantization {name!r} is none of none, {', '.join(known)}")
+        raise ValueError(f"--quantization {name!r} is none of none, {', '.join(known)}")
     return size
 
 
@@ -84,7 +90,17 @@ def gpu_figures(*, name: str | None, bandwidth: str | None, memory: str | None =
     known = Gpu("the GPU", math.inf, math.inf, math.inf) if name is None else gpu(name)
     known = replace(
         known,
-        bandwidth_bytes_s=known.bandwidth_bytes_s if bandwidth is None else parse_bandwidth(bandwidth),
-        memory_bytes=known.memory_bytes if memory is None else parse_bytes(memory),
+        bandwidth_bytes_s=known.bandwidth_bytes_s
+        if bandwidth is None
+        else _read("--bandwidth", parse_bandwidth, bandwidth),
+        memory_bytes=known.memory_bytes if memory is None else _read("--memory", parse_bytes, memory),
     )
     return known.times(count)
+
+
+def _read(option: str, parse: Callable[[str], float], text: str) -> float:
+    """The value of an option, whose name begins the ValueError of one that cannot be."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ValueError(f"{option} {error}") from None

@@ -20,6 +20,11 @@ _BYTES = {
     "tib": 2.0**40,
 }
 
+FEWEST_PARAMETERS, MOST_PARAMETERS = 1e6, 1e14
+LEAST_BANDWIDTH, MOST_BANDWIDTH = 5e9, 1e15
+LEAST_MEMORY, MOST_MEMORY = 2.0**28, 1e14
+"""What lies beyond is no language model and no GPU, but a slip of the unit."""
+
 BYTES_OF_DTYPE = {
     "fp32": 4.0,
     "float32": 4.0,
@@ -40,20 +45,49 @@ BYTES_OF_DTYPE = {
 
 def parse_count(text: str) -> float:
     """`70B` → 7e10, `8.03b`, `135M`, `405000000000`. Raises ValueError."""
-    return _parsed(text, _COUNTS, "a number such as 70B, 8.03B or 135M")
+    count = _parsed(text, _COUNTS, "a number such as 70B, 8.03B or 135M")
+    if count < FEWEST_PARAMETERS:
+        raise ValueError(f"{text!r} is {count:g} parameters; write {_number(text)}B for billions")
+    if count > MOST_PARAMETERS:
+        raise ValueError(f"{text!r} is more parameters than any model has, which are written as 70B, 8.03B or 135M")
+    return count
 
 
 def parse_bytes(text: str) -> float:
     """`80GB` (10^9), `24GiB` (2^30). Raises ValueError."""
-    return _parsed(text, _BYTES, "a size with its unit, such as 80GB or 24GiB")
+    if _number(text) == text.strip() and float(text) > 0:
+        raise ValueError(f"{text!r} is a size without its unit; write {text.strip()}GB if that is meant")
+    size = _parsed(text, _BYTES, "a size with its unit, such as 80GB or 24GiB")
+    if not LEAST_MEMORY <= size <= MOST_MEMORY:
+        raise ValueError(f"{text!r} is {bytes_text(size)}, no GPU's memory; write {_number(text)}GB if that is meant")
+    return size
 
 
 def parse_bandwidth(text: str) -> float:
     """`3.35TB/s`, in bytes a second. Raises ValueError; without /s too, since GB alone may mean a size."""
+    if _number(text) == text.strip() and float(text) > 0:
+        raise ValueError(f"{text!r} is a bandwidth without its unit; write {_of_a_gpu(text)} if that is meant")
     number, slash, second = text.rpartition("/")
     if not slash or second.strip().lower() not in ("s", "sec"):
         raise ValueError(f"{text!r} is not a bandwidth such as 3.35TB/s or 864GB/s")
-    return _parsed(number, _BYTES, "a bandwidth such as 3.35TB/s or 864GB/s")
+    bandwidth = _parsed(number, _BYTES, "a bandwidth such as 3.35TB/s or 864GB/s")
+    if not LEAST_BANDWIDTH <= bandwidth <= MOST_BANDWIDTH:
+        raise ValueError(
+            f"{text!r} is {bytes_text(bandwidth)}/s, no GPU's bandwidth; write {_of_a_gpu(text)} if that is meant"
+        )
+    return bandwidth
+
+
+def _number(text: str) -> str:
+    """The number alone; an empty text where there is none."""
+    match = _NUMBER.match(text)
+    return "" if match is None else match[1]
+
+
+def _of_a_gpu(text: str) -> str:
+    """The bandwidth that is most likely meant by a number: no GPU has 20 TB/s, and none 20 GB/s."""
+    number = _number(text)
+    return f"{number}{'TB' if float(number) < 20 else 'GB'}/s"
 
 
 def _parsed(text: str, units: dict[str, float], form: str) -> float:
@@ -71,7 +105,7 @@ def dtype_bytes(name: str) -> float:
     """Bytes of one value of a type, by its usual names in any case. Raises ValueError."""
     size = BYTES_OF_DTYPE.get(name.lower().removeprefix("torch."))
     if size is None:
-        raise ValueError(f"{name!r} is none of {', '.join(BYTES_OF_DTYPE)}")
+        raise ValueError(f"type {name!r} is none of {', '.join(BYTES_OF_DTYPE)}")
     return size
 
 

@@ -18,7 +18,8 @@ class Condition:
 CONDITIONS = (
     Condition("model and weights", "the bytes that every token reads"),
     Condition("precision and quantization", "halves or quarters those bytes, and changes the answers"),
-    Condition("GPU and count", "sets the bandwidth, the memory and the arithmetic"),
+    Condition("GPU", "sets the bandwidth, the memory and the arithmetic"),
+    Condition("number of GPUs", "multiplies all three"),
     Condition("engine and version", "the same GPU differs by a factor between engines and releases"),
     Condition("concurrency and batch", "tells one user's speed from the sum of all"),
     Condition("input length", "prompts take time of their own, and lengthen the KV cache that is read"),

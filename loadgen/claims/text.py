@@ -8,7 +8,7 @@ from typing import Any
 from loadgen.claims.claim import Claim
 from loadgen.claims.quantities import bytes_text, count_text
 from loadgen.claims.stated import CONDITIONS, Condition
-from server.roofline import kv_bytes
+from server.roofline import MEMORY_UTILIZATION, kv_bytes
 
 
 def claim_lines(claim: Claim, judged: dict[str, Any], missing: Sequence[Condition]) -> list[str]:
@@ -62,7 +62,7 @@ def _arithmetic(claim: Claim, judged: dict[str, Any]) -> Iterator[str]:
     if judged["least_batch"] is not None and judged["least_batch"] > batch:
         yield f"fewest requests at once        {judged['least_batch']:,}"
     if judged["most_that_fit"] is not None:
-        yield f"requests that fit into memory  {judged['most_that_fit']:,}"
+        yield f"requests that fit into memory  {judged['most_that_fit']:,}, were all of it used (vLLM takes {MEMORY_UTILIZATION:.0%} unless told otherwise)"
 
 
 def _missing(missing: Sequence[Condition]) -> Iterator[str]:

@@ -83,7 +83,7 @@ def check_claim(
     ] = None,
     gpus: Annotated[
         int | None,
-        typer.Option("--gpus", min=1, metavar="INT", help="How many share the model; 1.", rich_help_panel=_GPU),
+        typer.Option("--gpus", min=1, metavar="INT", help="How many share the model.", rich_help_panel=_GPU),
     ] = None,
     bandwidth: Annotated[
         str | None,
@@ -147,8 +147,8 @@ def check_claim(
 ) -> None:
     """Check a claimed number of tokens per second against what the GPU's memory can deliver, and its conditions.
 
-    The answer is plausible, needs batching, needs speculation or quantization, or impossible, with the arithmetic. What
-    is not given counts as not stated. Exit codes: 0 answered; 2 the command line is wrong.
+    The answer is plausible, needs batching, needs speculation or quantization, depends on what is not stated, or impossible,
+    with the arithmetic. What is not given counts as not stated. Exit codes: 0 answered; 2 the command line is wrong.
     """
     import orjson
 
@@ -176,6 +176,8 @@ def check_claim(
             },
             gpu={"name": gpu, "bandwidth": bandwidth, "memory": memory, "count": gpus or 1},
             conditions={
+                "gpus_stated": gpus is not None,
+                "precision_stated": bool(dtype or quantization or config),
                 "concurrency": concurrency,
                 "length": (input_len or 0) + (output_len or 0) / 2,
                 "draft_tokens": spec_decode or 0,
@@ -187,8 +189,9 @@ def check_claim(
     lacking = missing(
         {
             "model and weights": model or config,
-            "precision and quantization": quantization or dtype if dtype is not None or quantization else None,
-            "GPU and count": gpu if gpus is not None else None,
+            "precision and quantization": dtype or quantization or config,
+            "GPU": gpu,
+            "number of GPUs": gpus,
             "engine and version": engine,
             "concurrency and batch": concurrency,
             "input length": input_len,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from loadgen.errors import UsageError
+from server.roofline import MEMORY_UTILIZATION
 
 
 def kv_cache(
@@ -37,8 +38,14 @@ def kv_cache(
     memory: Annotated[str | None, typer.Option("--memory", metavar="BYTES", help="Of one GPU, such as 80GB.")] = None,
     gpu_memory_utilization: Annotated[
         float,
-        typer.Option("--gpu-memory-utilization", min=0.01, max=1, metavar="SHARE", help="Share of it that is used."),
-    ] = 0.9,
+        typer.Option(
+            "--gpu-memory-utilization",
+            min=0.01,
+            max=1,
+            metavar="SHARE",
+            help="Share of it that the server uses; vLLM's default.",
+        ),
+    ] = MEMORY_UTILIZATION,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """Work out the bytes of a KV cache from a model's shape, and how many sequences fit into a GPU's memory.
@@ -54,7 +61,8 @@ def kv_cache(
 
     try:
         model, known = model_figures(
-            params=params or (None if config else "1"),
+            params=params,
+            weights=False,
             config=config,
             layers=layers,
             kv_heads=kv_heads,
@@ -82,8 +90,11 @@ def kv_cache(
     )
     if batch > 1:
         typer.echo(f"{f'{batch} sequences':<15} {made['bytes']:,} bytes ({bytes_text(made['bytes'])})")
+    weights = "no weights (give --params)"
+    if made["weight_bytes"] is not None:
+        weights = f"weights of {bytes_text(made['weight_bytes'])}"
     if made["tokens_that_fit"] is not None:
         typer.echo(
             f"fit             {made['sequences_that_fit']:,} sequences of {length} tokens ({made['tokens_that_fit']:,} tokens) "
-            f"beside weights of {bytes_text(made['weight_bytes'] or 0)}; activations and CUDA graphs take some of it"
+            f"beside {weights} in {gpu_memory_utilization:g} of the memory; activations and CUDA graphs take some of it"
         )

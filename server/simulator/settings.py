@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from server.roofline import GIB, Gpu, Model, kv_capacity_tokens
+from server.roofline import GIB, MEMORY_UTILIZATION, Gpu, Model, kv_capacity_tokens
 from server.simulator.hardware import chosen_gpu, chosen_model
 
 _RESERVED_BYTES = 1 * GIB
@@ -69,7 +69,7 @@ class SimulatorSettings(BaseModel):
     gpu_memory_gib: float | None = Field(None, gt=0, description="Memory of one GPU, in GiB.")
     tensor_parallel_size: int = Field(1, ge=1, description="GPUs that share every step.")
     gpu_memory_utilization: float = Field(
-        0.92, gt=0, le=1, description="Share of the GPU's memory for weights and KV cache."
+        MEMORY_UTILIZATION, gt=0, le=1, description="Share of the GPU's memory for weights and KV cache."
     )
     quantization: str | None = Field(None, description="fp8, int8, awq, gptq …: bytes of a weight.")
     weight_bytes_per_parameter: float | None = Field(None, gt=0, description="Bytes of a weight, whatever its name.")

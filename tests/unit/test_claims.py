@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from loadgen.claims.claim import IMPOSSIBLE, NEEDS_BATCHING, NEEDS_LESS_TO_READ, PLAUSIBLE, Claim, judge
+from loadgen.claims.claim import DEPENDS, IMPOSSIBLE, NEEDS_BATCHING, NEEDS_LESS_TO_READ, PLAUSIBLE, Claim, judge
 from loadgen.claims.figures import gpu_figures, model_figures
 from loadgen.claims.kv_cache import kv_cache
 from loadgen.claims.quantities import bytes_text, count_text, parse_bandwidth, parse_bytes, parse_count
@@ -67,6 +67,19 @@ def test_weights_that_do_not_fit_make_it_impossible() -> None:
     assert judged["verdict"] == IMPOSSIBLE
     assert "the weights take 140 GB, and H100 has 85.9 GB" in judged["reasons"][0]
     assert judge(claim(20, gpu=gpu_figures(name="H100", bandwidth=None, count=2)))["verdict"] == PLAUSIBLE
+
+
+def test_what_is_not_stated_is_no_reason_to_call_a_claim_impossible() -> None:
+    one = gpu_figures(name="H100", bandwidth=None)
+    asked = claim(20, gpu=one, gpus_stated=False)
+    judged = judge(asked)
+    assert judged["verdict"] == DEPENDS
+    assert judged["reasons"][0].startswith("on one GPU: impossible, since the weights take 140 GB")
+    assert judged["reasons"][1].startswith("on 2 GPUs: plausible")
+    either = judge(claim(20, gpu=one, gpus_stated=False, precision_stated=False))
+    assert "on one GPU with 8-bit weights: plausible" in either["reasons"][1]
+    assert judge(claim(20, gpu=one, precision_stated=False))["verdict"] == DEPENDS
+    assert judge(claim(1e9, gpu=one, gpus_stated=False, precision_stated=False))["verdict"] == IMPOSSIBLE
 
 
 def test_kv_cache_is_read_with_every_token_and_bounds_the_batch() -> None:
@@ -213,7 +226,7 @@ def test_sizes_need_their_unit_and_know_both_kinds() -> None:
     assert parse_bytes("80GiB") == 80 * 2**30
     assert parse_bandwidth("864 GB/s") == 864e9
     for wrong in ("80", "0GB", "-1GB", "80 bits"):
-        with pytest.raises(ValueError, match="size with its unit"):
+        with pytest.raises(ValueError, match="its unit"):
             parse_bytes(wrong)
 
 

@@ -141,7 +141,7 @@ def test_check_claim_answers_in_words_and_in_json() -> None:
     assert ended.stdout.startswith("278 tokens/s: NEEDS BATCHING, as the sum of many requests.")
     assert "70 B parameters x 2 bytes = 140 GB" in ended.stdout
     told = strict_json(invoke(*words, "--json").stdout)
-    assert told["least_batch"] == 12 and len(told["missing"]) == 11
+    assert told["least_batch"] == 12 and len(told["missing"]) == 12
     assert all(math.isfinite(value) for value in told.values() if isinstance(value, float))
 
 
@@ -194,7 +194,7 @@ def test_kv_cache_says_bytes_and_what_fits() -> None:
     assert "1,073,741,824 bytes" in invoke(*shape, "--dtype", "fp16").stdout
     told = strict_json(invoke(*shape, "--batch", "4", "--params", "7B", "--gpu", "A100-80GB", "--json").stdout)
     assert told["bytes"] == 4 * 2**30
-    assert told["sequences_that_fit"] == int((0.9 * 80 * 2**30 - 14e9) // 524_288 // 2048)
+    assert told["sequences_that_fit"] == int((0.92 * 80 * 2**30 - 14e9) // 524_288 // 2048)
     assert invoke("kv-cache", "--length", "2048").exit_code == 2
     alone = strict_json(invoke(*shape, "--memory", "24GiB", "--gpu-memory-utilization", "1", "--json").stdout)
-    assert alone["sequences_that_fit"] == 23, "of 24 GiB the one weight takes two bytes"
+    assert alone["sequences_that_fit"] == 24, "nothing else is in memory"
