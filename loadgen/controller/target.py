@@ -6,12 +6,13 @@ Every refusal here comes before the first worker sends a byte, and says what to 
 from __future__ import annotations
 
 import difflib
+import http.client
 import json
 import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,7 +100,7 @@ class _Server:
         try:
             with self._opener.open(request, timeout=_ANSWER_S):
                 return True
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return False
 
 
@@ -196,20 +197,22 @@ def _await_models(
     waiting = False
     while True:
         try:
-            answer = server.get("/v1/models")
-            return list(answer["data"])
+            return list(_model_list(server.get("/v1/models"), server.base_url))
         except urllib.error.HTTPError as error:
             error.close()
             if error.code in (401, 403):
                 raise unauthorised(server.base_url, error.code, scenario) from None
             if error.code == 404:
+                tell(f"{server.base_url} answers 404 to /v1/models, so it does not say which models it serves")
                 return None
             if error.code == 407:
                 raise _refused_by_proxy(server.base_url) from None
             if error.code == 500 and scenario.target.model is not None and server.healthy():
                 return None  # transformers serve without a cache of models
             reason = f"it answered {error.code} to /v1/models"
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except ValueError:
+            raise _no_api(server.base_url, "something else than JSON, such as a web page") from None
+        except (OSError, http.client.HTTPException) as error:
             cause = getattr(error, "reason", error)
             if isinstance(cause, ssl.SSLCertVerificationError):
                 raise LoadgenError(
@@ -231,6 +234,20 @@ def _await_models(
             waiting = True
             tell(f"waiting up to {scenario.target.ready_timeout:g} s for {server.base_url} ({reason})")
         pause(0.25)
+
+
+def _model_list(answer: Any, base_url: str) -> Iterable[dict[str, Any]]:
+    found = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(found, list) or not all(isinstance(one, dict) and "id" in one for one in found):
+        raise _no_api(base_url, "JSON that is no list of models")
+    return found
+
+
+def _no_api(base_url: str, answered: str) -> UsageError:
+    return UsageError(
+        f"{base_url}/v1/models answers with {answered}: no OpenAI-compatible server is there.",
+        hint="check host, port and path of target.base_url, which is the server's root without /v1",
+    )
 
 
 def _refused_by_proxy(base_url: str) -> UsageError:
@@ -258,7 +275,9 @@ def _choose_model(
     """(name, max_model_len) of the model that `key` names; of the first one where it names none."""
     if not models:
         if wanted is None:
-            raise UsageError(f"The server at {base_url} lists no model.", hint="name it with --model")
+            raise UsageError(
+                f"The server at {base_url} lists no model.", hint="name one with --model, or check target.base_url"
+            )
         return wanted, None
     names = [str(model["id"]) for model in models]
     if wanted is not None and f"{wanted}:latest" in names:
@@ -283,6 +302,6 @@ def _version(server: _Server) -> str | None:
     for path, (key, name) in _VERSIONS.items():
         try:
             return name + str(server.get(path)[key])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
             continue
     return None

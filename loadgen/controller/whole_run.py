@@ -200,6 +200,8 @@ class WholeRun:
             self._run_levels(self._fleet, progress, display)
         except (RunInterruptedError, SafetyStopError) as error:
             failure = error
+            if isinstance(error, RunInterruptedError):
+                failure.hint = f"`loadgen run --resume {self._folder.path}` measures what is left"
             self._stop.clear()  # it has been heard; another one ends the drain, or the wait for a last scrape
             drain_s = load.drain_timeout
         except LoadgenError as error:

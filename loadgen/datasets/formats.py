@@ -66,7 +66,8 @@ def opened(path: Path) -> Iterator[BinaryIO]:
             yield cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
     except FileNotFoundError:
         raise place.refusal(
-            "There is no such file.", "A path in a scenario is relative to the scenario's folder; check it."
+            "There is no such file.",
+            "A path in a scenario counts from the scenario's folder, one on the command line from here; check it.",
         ) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise place.refusal(

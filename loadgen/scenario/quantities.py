@@ -125,8 +125,10 @@ def parse_base_url(value: object) -> str:
         port = url.port
     except ValueError as error:
         raise ValueError(f"That is not a URL: {str(error).rstrip('.')}.") from None
-    if url.scheme not in ("http", "https") or "://" not in text:
+    if "://" not in text:
         raise ValueError("The URL has no scheme: it begins with http:// or https://.")
+    if url.scheme not in ("http", "https"):
+        raise ValueError(f"The URL begins with {url.scheme}://, and the API is spoken over http:// or https://.")
     if url.username is not None or url.password is not None:
         raise ValueError("The URL carries a user name or password, which would be written to the run folder.")
     if not url.hostname or port == 0:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +18,7 @@ from loadgen.scenario.load import load_scenario
 from loadgen.workload.carried import carried, to_carry
 from loadgen.workload.synthetic import SyntheticWorkload
 from tests import scripted_server
+from tests.page_server import PageServer
 from tests.scripted_server import Answer, Request, ScriptedServer, refusal
 from tests.sse_events import DONE, FIN, ROLE, C, U
 
@@ -251,3 +255,44 @@ def test_a_server_that_repeats_a_secret_header_does_not_get_it_into_the_message(
         with pytest.raises(LoadgenError) as failed:
             inspect(scenario, server.url, tell=print, pause=time.sleep)
     assert TOKEN not in failed.value.report() and "<secret>" in failed.value.report()
+
+
+@pytest.mark.parametrize(
+    ("status", "page", "code", "told"),
+    [
+        (200, "<html>Welcome</html>", 2, "answers with something else than JSON, such as a web page"),
+        (200, "{}", 2, "answers with JSON that is no list of models"),
+        (200, '{"data": [1]}', 2, "answers with JSON that is no list of models"),
+        (404, "no", 2, "lists no model"),
+    ],
+)
+def test_what_is_no_such_server_is_refused_at_once(status: int, page: str, code: int, told: str) -> None:
+    said: list[str] = []
+    with PageServer(lambda _: (status, page)) as server:
+        scenario = load_scenario(
+            None, options={"target.base_url": server.url.removesuffix("/metrics"), "target.ready_timeout": "60s"}
+        )
+        begun = time.monotonic()
+        with pytest.raises(LoadgenError) as refused:
+            inspect(scenario, server.url.removesuffix("/metrics"), tell=said.append, pause=time.sleep)
+    assert refused.value.exit_code == code and told in str(refused.value)
+    assert time.monotonic() - begun < 30, "it was not waited for"
+    assert [line for line in said if "404 to /v1/models" in line] == said
+    assert bool(said) is (status == 404)
+
+
+def test_what_speaks_no_http_is_told_and_is_no_crash() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+                    connection.close()
+
+        threading.Thread(target=greet, daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        scenario = load_scenario(None, options={"target.base_url": url, "target.ready_timeout": "1s"})
+        with pytest.raises(LoadgenError, match="did not answer within 1 s"):
+            inspect(scenario, url, tell=[].append, pause=time.sleep)

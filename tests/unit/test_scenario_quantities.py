@@ -86,7 +86,7 @@ def test_v1_is_taken_off_a_base_url_and_a_gateways_path_is_kept(written: str, ur
     [
         ("localhost:8000", "no scheme"),
         ("h", "no scheme"),
-        ("ftp://h", "no scheme"),
+        ("ftp://h", "begins with ftp://"),
         ("http:h", "no scheme"),
         ("http://", "no host"),
         ("http://h:port", "not a URL"),
