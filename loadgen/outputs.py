@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from loadgen.scenario.model import Scenario
 from loadgen.search.course import planned_levels, search_of
 from loadgen.soak_file import write_windows
 from loadgen.stats.answers import answer_lines, answers, verdict
+from loadgen.stats.digits import digits
 from loadgen.stats.limit import with_limits
 from server.effective import precision_in_words
 
@@ -50,7 +52,7 @@ def write_outputs(folder: RunFolder, console: Console) -> Judged:
     planned = planned_levels(scenario, levels, failures)
     said = answers(levels, search=search_of(scenario), failures=failures)
     judged = {**verdict(levels), "planned_levels": planned}
-    stated = with_own_words(conditions(scenario, provenance), provenance)
+    stated = with_own_words(conditions(scenario, provenance, levels), provenance)
     console.print(report(levels, stated))
     if len(levels) < planned:
         open_ended = scenario.load.searches or scenario.load.confirm
@@ -80,8 +82,10 @@ def write_outputs(folder: RunFolder, console: Console) -> Judged:
     return Judged(levels, judged["exit_code"])
 
 
-def conditions(scenario: Scenario, provenance: dict[str, Any]) -> dict[str, Any]:
-    """What the figures hold for; None where nobody told."""
+def conditions(
+    scenario: Scenario, provenance: dict[str, Any], levels: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """What the figures hold for; None where nobody told. `levels`: as far as they were measured."""
     target = provenance.get("target", {})
     workload, load = scenario.workload, scenario.load
     input_tokens, output_tokens = workload.in_words()
@@ -95,11 +99,12 @@ def conditions(scenario: Scenario, provenance: dict[str, Any]) -> dict[str, Any]
         "precision": precision_in_words(target.get("effective") or {}) if scenario.target.server != "sim" else None,
         "input": input_tokens,
         "output": f"{output_tokens}, {workload.forced_in_words()}",
-        "load": load_in_words(load),
+        "load": load_in_words(load) + ("; a capacity once more as arrivals" if load.confirm else ""),
         "window": " ".join(
             [
                 _window_in_words(load),
                 "once steady" if load.given_warmup_s is None else f"after {load.given_warmup_s:g} s of warm-up",
+                *(f"(interrupted after {digits(one['window_s'], 3)} s)" for one in levels if one["interrupted"]),
             ]
         ),
         "workers": str(len(provenance.get("workers", []))) if provenance else None,

@@ -72,6 +72,7 @@ def written_level(
         "output_throughput": float(tok_s),
         "request_throughput": tok_s / OUTPUT_TOKENS,
         "completed_request_rate": tok_s / OUTPUT_TOKENS,
+        "served_request_rate": tok_s / OUTPUT_TOKENS,
         "achieved_concurrency": load,
         "peak_concurrency": load,
         "error_rate": error_rate,

@@ -43,10 +43,11 @@ class Change:
 
 
 def change(figure: Figure, baseline: Measured, run: Measured) -> Change:
-    """Regressed: worse by more than the tolerance, and the interval of the change leaves out no change at all.
+    """Regressed: worse by more than the tolerance, and the interval of the change leaves out no change at all; improved alike.
+    Same: the whole interval lies within the tolerance. What is neither is unclear.
 
-    Worse by more than the tolerance, but within what chance does: unclear. Without intervals the tolerance alone
-    decides, but not for a percentile that too few samples carry.
+    Without intervals the tolerance alone decides, but not for a percentile that too few samples carry. What was 0 and is 0
+    (no request failed in either) is the same, however few requests that rests on.
     """
     if baseline.value is None or run.value is None:
         side = "the baseline" if baseline.value is None else "the run"
@@ -56,12 +57,16 @@ def change(figure: Figure, baseline: Measured, run: Measured) -> Change:
         return Change(None, None, UNCLEAR, "the baseline is 0, so there is no share of it")
     interval = _interval(figure, baseline, run)
     worse = -changed if figure.higher_is_better else changed
-    if abs(changed) <= figure.tolerance:
+    if baseline.value == run.value == 0:
         return Change(changed, interval, SAME, "")
-    if interval is not None and interval[0] <= 0 <= interval[1]:
-        return Change(changed, interval, UNCLEAR, "chance alone may do so: the interval of the change holds 0")
     if interval is None and (baseline.weak or run.weak):
         return Change(changed, None, UNCLEAR, "too few samples lie beyond this percentile")
+    if abs(changed) <= figure.tolerance:
+        if interval is None or max(-interval[0], interval[1]) <= figure.tolerance:
+            return Change(changed, interval, SAME, "")
+        return Change(changed, interval, UNCLEAR, "may be more than the tolerance")
+    if interval is not None and interval[0] <= 0 <= interval[1]:
+        return Change(changed, interval, UNCLEAR, "chance alone may do so: the interval of the change holds 0")
     return Change(changed, interval, REGRESSED if worse > 0 else IMPROVED, "" if interval else "by its tolerance alone")
 
 

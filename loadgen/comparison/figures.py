@@ -32,7 +32,7 @@ OF_AN_OPEN_LOOP = {
 }
 """What stands in for a latency where requests came by a schedule: what an arriving user felt."""
 
-_RATES = ("output_throughput", "request_throughput", "input_throughput", "request_goodput")
+_RATES = ("output_throughput", "request_throughput", "served_request_rate", "input_throughput", "request_goodput")
 _LATENCY = re.compile(rf"(p50|p90|p95|p99|mean)_({'|'.join(LATENCIES)})_ms")
 
 

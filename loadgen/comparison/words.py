@@ -15,7 +15,11 @@ def verdict_text(made: Comparison) -> str:
     if not made["comparable"]:
         return f"Not comparable because {'; '.join(made['why_not'])}."
     verdict = made["verdict"]
-    parts = [f"{verdict[name]} {name}" for name in ("regressed", "improved", "unclear") if verdict[name]]
+    figures = sum(len(level["figures"]) for level in made["levels"])
+    parts = [f"{verdict[name]} {name}" for name in ("regressed", "improved") if verdict[name]]
+    if verdict["unclear"]:
+        parts += [] if parts else ["no change is shown"]
+        parts.append(f"{verdict['unclear']} of {figures} figures unclear")
     said = f"{', '.join(parts) or 'nothing changed by more than its tolerance'}; {_levels(verdict['compared_levels'])} compared"
     if verdict["unanswered_levels"]:
         said += f"; NOT ANSWERED: {_levels(verdict['unanswered_levels'])} invalid or not measured"
@@ -98,5 +102,7 @@ def hint(made: Comparison) -> str | None:
     if made["verdict"]["unanswered_levels"]:
         return "`loadgen report RUN` says why a level is invalid, and what to do"
     if made["verdict"]["unclear"]:
-        return "longer windows (load.duration) or repeats (load.num_runs) tell chance from change"
+        return (
+            "longer windows (load.duration) or repeats (load.num_runs) narrow the intervals and tell chance from change"
+        )
     return None

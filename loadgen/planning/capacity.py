@@ -36,13 +36,13 @@ class Capacity:
 
     @property
     def rps(self) -> float:
-        """Requests/s completed at it; 0 where there is none."""
-        return 0.0 if self.level is None else float(self.level["request_throughput"] or 0)
+        """Requests/s served at it; 0 where there is none."""
+        return 0.0 if self.level is None else float(self.level["served_request_rate"] or 0)
 
     @property
     def most_rps(self) -> float:
         """The upper end of its 95 % interval; without one the value itself."""
-        found = self.interval("request_throughput")
+        found = self.interval("served_request_rate")
         return self.rps if found is None else found[1]
 
     @property

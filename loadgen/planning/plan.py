@@ -18,6 +18,7 @@ from loadgen.planning.replica_count import count_text
 from loadgen.planning.sensitivity import sensitivity
 from loadgen.stats.answers import ALL_FAILED, NONE_VALID
 from loadgen.stats.asked import asked_of, is_open
+from loadgen.stats.digits import digits
 from loadgen.stats.open_rules import is_saturated
 from loadgen.stats.settings import swept_settings
 
@@ -137,7 +138,7 @@ class _Option:
 
     def counts(self) -> list[int] | None:
         """[fewest, most] replicas over the 95 % interval of the capacity's requests/s; None where it has none above 0."""
-        interval = self.capacity.interval("request_throughput")
+        interval = self.capacity.interval("served_request_rate")
         if interval is None or interval[0] <= 0:
             return None
         return [self.demand.replicas(interval[1]), self.demand.replicas(interval[0])]
@@ -164,14 +165,14 @@ class _Option:
         d = self.demand
         shown = count_text(self.count, self.counts(), upper_bound=not self.capacity.resolved)
         return (
-            f"{shown[0].upper()}{shown[1:]}, {self.count + 1} with one to spare, for {d.peak_rps:.4g} requests/s at the peak: each completed "
-            f"{self.capacity.rps:.4g} requests/s within the limits at {asked_of(self.level)}, of which "
+            f"{shown[0].upper()}{shown[1:]}, {self.count + 1} with one to spare, for {digits(d.peak_rps)} requests/s at the peak: each served "
+            f"{digits(self.capacity.rps)} requests/s within the limits at {asked_of(self.level)}, of which "
             f"{1 - d.headroom:.0%} are planned with."
         )
 
     def basis(self) -> dict[str, Any]:
         level = self.level
-        fields = ("request_throughput", "output_throughput", "input_throughput")
+        fields = ("served_request_rate", "output_throughput", "input_throughput")
         return {
             **{name: level[name] for name in ("level", "concurrency", "request_rate", "server", *fields)},
             "intervals": {name: list(found) for name in fields if (found := self.capacity.interval(name)) is not None},
@@ -217,7 +218,7 @@ class _Option:
         return {
             "server": self.capacity.server,
             "setting": self.capacity.setting,
-            "request_throughput": self.capacity.rps,
+            "served_request_rate": self.capacity.rps,
             "output_throughput": self.capacity.output_tps,
             "replicas": self.count,
             "replicas_interval": self.counts(),
@@ -278,8 +279,8 @@ class _Option:
 
 def _most(level: Mapping[str, Any]) -> float:
     """The upper end of a level's requests/s."""
-    low_high = (level.get("intervals") or {}).get("request_throughput") or (None, None)
-    return float(low_high[1] or level["request_throughput"] or 0)
+    low_high = (level.get("intervals") or {}).get("served_request_rate") or (None, None)
+    return float(low_high[1] or level["served_request_rate"] or 0)
 
 
 def _product(a: float, b: float | None) -> float | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from loadgen.planning.replica_count import count_text
+from loadgen.stats.digits import digits
 
 Plan = Mapping[str, Any]
 
@@ -30,17 +31,17 @@ def _replicas(plan: Plan) -> Iterator[str]:
         f"load at peak  {_each(load['all_up'])} with all {plan['replicas_with_spare']} up, "
         f"{_each(load['one_lost'])} with one lost"
     )
-    measured = basis["intervals"].get("request_throughput")
-    between = "" if measured is None else f" ({measured[0]:.4g} to {measured[1]:.4g})"
+    measured = basis["intervals"].get("served_request_rate")
+    between = "" if measured is None else f" ({digits(measured[0])} to {digits(measured[1])})"
     at = f", {basis['setting']}" if basis["setting"] else ""
     yield (
-        f"rests on      level {basis['level'] + 1}{at}: {basis['request_throughput']:.4g}{between} requests/s, "
+        f"rests on      level {basis['level'] + 1}{at}: {digits(basis['served_request_rate'])}{between} requests/s, "
         f"{basis['output_throughput']:,.1f} output tokens/s"
     )
     if basis["limit"] is not None and basis["limit"]["kind"] not in ("none", "unknown"):
         yield f"limited by    {basis['limit']['kind']}: {basis['limit']['text']}"
     if plan["upper_bound"] and plan["replicas_at_missed_level"] not in (None, plan["replicas"]):
-        yield f"at least      {plan['replicas_at_missed_level']} replicas, at the most that the lowest level that misses a limit may have completed"
+        yield f"at least      {plan['replicas_at_missed_level']} replicas, at the most that the lowest level that misses a limit may have served"
 
 
 def _range(interval: list[int]) -> str:
@@ -48,7 +49,7 @@ def _range(interval: list[int]) -> str:
 
 
 def _each(load: Mapping[str, float]) -> str:
-    return f"{load['requests_per_s']:.3g} requests/s each ({load['utilization']:.0%} of what was measured)"
+    return f"{digits(load['requests_per_s'], 3)} requests/s each ({load['utilization']:.0%} of what was measured)"
 
 
 def _cost(plan: Plan) -> Iterator[str]:
@@ -108,7 +109,7 @@ def _alternatives(plan: Plan) -> Iterator[str]:
             else f", {_money(one['per_million_output_tokens'])} per million output tokens"
         )
         yield (
-            f"  {one['setting']}: {one['request_throughput']:.4g} requests/s, {counted}, "
+            f"  {one['setting']}: {digits(one['served_request_rate'])} requests/s, {counted}, "
             f"{one['gpus']} GPUs with one replica to spare{price}"
         )
     for text in plan["unanswered"]:

@@ -20,6 +20,7 @@ HOW_TO_READ = (
     "TTFT, TPOT, E2E: one request, as its user feels it. tok/s (output) and req/s: totals of all users.",
     "Percentiles are nearest-rank over the ok requests sent in the window; n says how many.",
 )
+SERVED_MEANS = "req/s counts a request by the share of its tokens that came in the window."
 FROM_SCHEDULE_MEANS = (
     "TTFT and E2E count from when the schedule wanted the request sent. offered, sent, done: requests/s that the schedule "
     "placed in the window, that were sent in it, and that ended ok in it."
@@ -59,6 +60,8 @@ def is_open_loop(levels: Sequence[Level]) -> bool:
 def how_to_read(levels: Sequence[Level]) -> list[str]:
     """What the figures mean."""
     lines = list(HOW_TO_READ)
+    if not is_open_loop(levels):
+        lines.insert(1, SERVED_MEANS)
     if whole := sum(level["not_streamed"] for level in levels):
         begun = sum(sum(level["requests"].values()) for level in levels)
         who = "" if whole == begun or not any(level["n_ttft"] for level in levels) else f"{whole} of {begun} requests "

@@ -51,7 +51,7 @@ _OPEN_GROUPS = {
     "ITL": "itl",
     "E2E from schedule": "e2el_from_schedule",
 }
-_RATES = {"output tok/s": "output_throughput", "req/s": "request_throughput"}
+_RATES = {"output tok/s": "output_throughput", "req/s": "served_request_rate"}
 _OPEN_RATES = {
     "output tok/s": "output_throughput",
     "offered req/s": "offered_request_rate",
@@ -193,7 +193,7 @@ def _class_table(kind: Sequence[Level], levels: Sequence[Level]) -> dict[str, An
 
 def _class_cells(one: Level, latencies: Iterable[str]) -> list[str]:
     figures = [figure(one, f"{p}_{m}_ms") for m in latencies for p in ("p50", "p95")]
-    rates = [number(one[key]) for key in ("output_throughput", "request_throughput")]
+    rates = [number(one[key]) for key in _RATES.values()]
     tokens = [number(one[key]) for key in ("mean_input_tokens", "mean_output_tokens")]
     return [str(ok(one)), str(failed(one)), *figures, *rates, *tokens]
 

@@ -41,7 +41,7 @@ _FIGURES = (
     ("TPOT\nP95 ms", "p95_tpot_ms"),
     ("E2E\nP95 ms", "p95_e2el_ms"),
 )
-_RATES = (("total\ntok/s", "output_throughput"), ("total\nreq/s", "request_throughput"))
+_RATES = (("total\ntok/s", "output_throughput"), ("total\nreq/s", "served_request_rate"))
 _OPEN_FIGURES = (
     ("TTFT\nP50 ms", "p50_ttft_from_schedule_ms"),
     ("TTFT\nP95 ms", "p95_ttft_from_schedule_ms"),

@@ -79,14 +79,14 @@ class Course:
         return Level(0, None, run, server, request_rate=load)
 
     def _confirming(self, server: dict[str, Any], mine: Sequence[LevelObject]) -> Level | None:
-        """The capacity of users once more, as arrivals at the rate that they completed."""
+        """The capacity of users once more, as arrivals at the rate that they were served."""
         opened = [level for level in mine if is_open(level)]
         if not self._scenario.load.confirm or len(opened) >= _CONFIRM_RUNS or any(level["valid"] for level in opened):
             return None
         best = find_capacity(ladder([level for level in mine if not is_open(level)])).best
-        if best is None or not best.level["request_throughput"]:
+        if best is None or not best.level["served_request_rate"]:
             return None
-        return Level(0, None, len(opened), server, request_rate=float(f"{best.level['request_throughput']:.4g}"))
+        return Level(0, None, len(opened), server, request_rate=float(f"{best.level['served_request_rate']:.4g}"))
 
     def listed(self, levels: Sequence[LevelObject], failures: Sequence[Failure] = ()) -> list[Level]:
         """Levels that are still to come, as far as the scenario lists them: none of a search or a confirmation."""

@@ -56,7 +56,7 @@ def _rests_on_invalid(levels: Sequence[Level]) -> str | None:
     capacity = [(found.best.level, found) for _, found in found_by_setting(levels) if found.best is not None]
     if not capacity:
         return None
-    best, found = max(capacity, key=lambda one: one[0]["request_throughput"] or 0.0)
+    best, found = max(capacity, key=lambda one: one[0]["served_request_rate"] or 0.0)
     if not found.rests_on_invalid:
         return None
     return (
@@ -225,7 +225,7 @@ def _within_slo(group: Sequence[Level], names: Sequence[str], unstable: Containe
         }
     best = met[-1]
     above = [level for level in group if asked(level) > asked(best)]
-    text = f"{_conditions_of(best, names)}: the highest measured valid level that meets the SLO"
+    text = f"{_conditions_of(best, names)}: the highest measured valid level whose values meet the SLO"
     below = [level for level in valid if asked(level) < asked(best) and not _meets(level)]
     if below:
         text += f" (though {asked_of(below[0])} misses it: {_missed(below[0])})"

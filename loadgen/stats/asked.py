@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from loadgen.stats.digits import digits
+
 Level = Mapping[str, Any]
 
 
@@ -12,7 +14,7 @@ def asked_text(concurrency: int | None, request_rate: float | None) -> str:
     """`concurrency 8`, or `4 requests/s`; with neither, a rate that changes."""
     if concurrency is not None:
         return f"concurrency {concurrency}"
-    return "a changing request rate" if request_rate is None else f"{request_rate:.4g} requests/s"
+    return "a changing request rate" if request_rate is None else f"{digits(request_rate)} requests/s"
 
 
 def is_open(level: Level) -> bool:

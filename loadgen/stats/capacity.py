@@ -191,13 +191,13 @@ def _entry(group: Sequence[Level], found: Found, names: Sequence[str]) -> dict[s
     best = None if found.best is None else found.best.level
     at = {
         name: None if best is None else best.get(name)
-        for name in ("level", "concurrency", "request_rate", "request_throughput", "output_throughput", "limit")
+        for name in ("level", "concurrency", "request_rate", "served_request_rate", "output_throughput", "limit")
     }
-    throughput = None if best is None else best.get("intervals", {}).get("request_throughput")
+    served = None if best is None else best.get("intervals", {}).get("served_request_rate")
     return {
         "server": group[0]["server"],
         **at,
-        "request_throughput_interval": throughput,
+        "served_request_rate_interval": served,
         "interval": [None if one is None else asked_exactly(one.level) for one in (found.best, found.above)],
         "estimate": estimate(found),
         "resolved": found.resolved,
@@ -219,7 +219,7 @@ def _text(group: Sequence[Level], found: Found, settings: str) -> str:
 
 
 def _rates(level: Level) -> str:
-    requests = level.get("request_throughput")
+    requests = level.get("served_request_rate")
     text = f"{digits(level['output_throughput'])} output tokens/s"
     return text if requests is None else f"{digits(requests)} requests/s and {text}"
 
@@ -242,7 +242,7 @@ def _boundary(found: Found) -> str:
     if found.above is None:
         return f"not resolved above {low}: {_each(found.between)}"
     about = estimate(found)
-    near = "" if about is None else f", probably near {about:.3g} (an estimate)"
+    near = "" if about is None else f", probably near {digits(about, 3)} (an estimate)"
     missed = f"{asked_of(found.above.level)} misses it ({why(found.above)})"
     between = f"not resolved between {low} and {asked_number(found.above.level)}{near}; {missed}"
     return f"{between}; {_each(found.between)}" if found.between else between

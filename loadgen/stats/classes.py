@@ -12,7 +12,7 @@ import numpy as np
 from loadgen.record import OK
 from loadgen.stats.columns import MISSING, Columns, Flags, Floats
 from loadgen.stats.latency_fields import latency_fields, weak_fields
-from loadgen.stats.load import Window, within
+from loadgen.stats.load import Window, served_parts, within
 from loadgen.stats.percentile import Samples
 from loadgen.stats.token_counts import token_counts
 
@@ -52,6 +52,8 @@ def class_figures(
     window_s = (window[1] - window[0]) / 1e9
     arrived = within(c.arrivals_ns, window) & ~c.failed[c.request]
     completed = within(c.finished_ns, window) & c.ok
+    served = served_parts(c)
+    inside = within(served.instant_ns, window)
     figures = []
     for number, kind in enumerate(kinds):
         mine = c.kind == number
@@ -66,6 +68,7 @@ def class_figures(
                 "streamed": kind.streamed,
                 "requests": {OK: ends.pop(OK, 0), **dict(sorted(ends.items()))},
                 "request_throughput": int((completed & mine).sum()) / window_s,
+                "served_request_rate": float(served.share[inside & mine[served.request]].sum()) / window_s,
                 "output_throughput": float(c.tokens[arrived & mine[c.request]].sum()) / window_s,
                 **latency_fields(samples, CLASS_LATENCIES),
                 "weak_percentiles": weak_fields(samples, CLASS_LATENCIES),

@@ -26,7 +26,7 @@ _FIGURES = {"ttft_p95": ("p95_ttft_ms", "p95_ttft_from_schedule_ms"), "tpot_p95"
 def confirmations(levels: Sequence[Level]) -> list[dict[str, Any]]:
     """One entry for each server setting whose capacity was also offered as arrivals; empty where none was.
 
-    An entry has `server`, `closed` and `open` (each {level, request_throughput, ttft_p95, tpot_p95, state}), `confirmed` (True,
+    An entry has `server`, `closed` and `open` (each {level, served_request_rate, ttft_p95, tpot_p95, state}), `confirmed` (True,
     False, or None where the open level is invalid or undecided) and `text`. See docs/answers.md.
     """
     opened = [level for level in levels if is_open(level)]
@@ -44,9 +44,9 @@ def confirmations(levels: Sequence[Level]) -> list[dict[str, Any]]:
 
 
 def equal_rate(closed: Level, opened: Sequence[Level]) -> Level | None:
-    """The open level of the same server whose rate is nearest to what the closed one completed, a valid one before any that
+    """The open level of the same server whose rate is nearest to what the closed one served, a valid one before any that
     is not; None beyond 5 %."""
-    rate = closed["request_throughput"]
+    rate = closed["served_request_rate"]
     near = [
         level
         for level in opened
@@ -70,7 +70,7 @@ def _entry(closed: Level, opened: Level, settings: str) -> dict[str, Any]:
 def _side(level: Level, state: str, which: int) -> dict[str, Any]:
     return {
         "level": level["level"],
-        "request_throughput": level["request_throughput"],
+        "served_request_rate": level["served_request_rate"],
         **{name: level[fields[which]] for name, fields in _FIGURES.items()},
         "peak_concurrency": level["peak_concurrency"],
         "state": state,
@@ -91,7 +91,7 @@ def _text(closed: Level, opened: Level, settings: str, confirmed: bool | None) -
         for name, (a, b) in _FIGURES.items()
     ]
     return (
-        f"{verdict}{where}: {asked_of(closed)} completes {digits(closed['request_throughput'])} requests/s; offered "
+        f"{verdict}{where}: {asked_of(closed)} serves {digits(closed['served_request_rate'])} requests/s; offered "
         f"{digits(opened['request_rate'])} requests/s by arrivals, {digits(opened['completed_request_rate'])} were completed. "
         f"{'; '.join(figures)}. {reason(closed, opened)}"
     )
@@ -116,7 +116,7 @@ def reason(closed: Level, opened: Level) -> str:
     if of_arrivals < of_users:
         return (
             f"Users wait longer: there were always {closed['concurrency']} requests in flight, of the arrivals "
-            f"{opened['achieved_concurrency']:.3g} on average."
+            f"{digits(opened['achieved_concurrency'], 3)} on average."
         )
     if opened["peak_concurrency"] > closed["concurrency"]:
         return (

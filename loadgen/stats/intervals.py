@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from loadgen.stats.columns import Columns, Flags, Floats, Ints
+from loadgen.stats.columns import MISSING, Columns, Flags, Floats, Ints
 from loadgen.stats.latencies import PER_REQUEST, Gaps
 from loadgen.stats.latency_fields import PERCENTILES
-from loadgen.stats.load import Window, within
-from loadgen.stats.long_run import MeanError, mean_error, share_interval
+from loadgen.stats.load import Window, served_parts, within
+from loadgen.stats.long_run import MeanError, mean_error, share_interval, t_quantile
 from loadgen.stats.percentile import SAMPLES_BEYOND, Values, rank
 
 Bounds = tuple[float | None, float | None]
@@ -56,6 +56,7 @@ def level_intervals(
     found["output_throughput"] = _rate(c.arrivals_ns[counted], c.tokens[counted], window)
     completed = _rate(c.finished_ns[within(c.finished_ns, window) & c.ok], None, window)
     found["completed_request_rate"] = found["request_throughput"] = completed
+    found["served_request_rate"] = _served(c, begun, window, durations["e2el"])
     if good is not None:
         found["request_goodput"] = _rate(anchor_ns[good], None, window)
     return found
@@ -178,6 +179,24 @@ def _rate(instant_ns: Ints, weights: Floats | None, window: Window) -> Bounds:
     a_second = TIME_CELLS / ((window[1] - window[0]) / 1e9)
     mean = float(counts.mean())
     return max(0.0, mean - error.half_width) * a_second, (mean + error.half_width) * a_second
+
+
+def _served(c: Columns, begun: Flags, window: Window, e2el_ns: Floats) -> Bounds:
+    """Of requests served a second: that of the rate at which their parts came, and in a closed loop never narrower than what so
+    many requests of such different durations leave open.
+
+    A user is a renewal process: the number of requests that it ends in a long time has a relative error of the durations'
+    coefficient of variation over the root of the number (D. R. Cox, Renewal Theory, 1962), however evenly its tokens come.
+    """
+    parts = served_parts(c)
+    inside = within(parts.instant_ns, window)
+    low, high = _rate(parts.instant_ns[inside], parts.share[inside], window)
+    spent = e2el_ns[begun & ~np.isnan(e2el_ns)]
+    if low is None or high is None or spent.size < 2 or (c.scheduled_ns != MISSING).any():
+        return low, high
+    mean = float(parts.share[inside].sum()) / ((window[1] - window[0]) / 1e9)
+    half = t_quantile(spent.size - 1) * float(spent.std(ddof=1) / spent.mean()) / math.sqrt(spent.size) * mean
+    return min(low, max(0.0, mean - half)), max(high, mean + half)
 
 
 def _error_rate(failed: Flags, anchor_ns: Ints) -> Bounds:

@@ -96,9 +96,7 @@ def _knee_text(group: Sequence[Level], knee: Knee | None, found: Curve, settings
     at = knee.point
     text = f"Throughput{where} stops rising at {load_text(at.load, opened)} ({digits(at.throughput)} output tokens/s)"
     if knee.before is not None:
-        text += (
-            f"; the bend lies between {knee.before.load:.4g} and {knee.after.load:.4g}, where nothing else was measured"
-        )
+        text += f"; the bend lies between {digits(knee.before.load)} and {digits(knee.after.load)}, where nothing else was measured"
     beyond = [point for point in found.stable if point.load > at.load]
     return f"{text}.{_beyond(at, beyond[-1], opened)}" if beyond else f"{text}."
 
@@ -109,7 +107,9 @@ def _still_rises(group: Sequence[Level], found: Curve) -> str:
     piling = next((level for level in valid if is_saturated(level)), None)
     if piling is not None:
         below = max((point.load for point in found.stable if point.load < asked(piling)), default=None)
-        between = "" if below is None else f"; the bend lies between {below:.4g} and {asked(piling):.4g} requests/s"
+        between = (
+            "" if below is None else f"; the bend lies between {digits(below)} and {digits(asked(piling))} requests/s"
+        )
         return (
             f"at {asked_of(piling)} requests pile up (saturated), so its {digits(piling['output_throughput'])} output "
             f"tokens/s are what the server can do{between}"
@@ -165,10 +165,10 @@ def _rates(points: Sequence[Point]) -> str:
 
 
 def _loads(points: Sequence[Point], opened: bool) -> str:
-    numbers = ", ".join(f"{point.load:.4g}" for point in points)
+    numbers = ", ".join(f"{point.load:g}" for point in points)
     return f"{numbers} requests/s" if opened else f"concurrency {numbers}"
 
 
 def load_text(load: float, opened: bool) -> str:
     """`concurrency 8`, or `4 requests/s`."""
-    return f"{load:.4g} requests/s" if opened else f"concurrency {load:.0f}"
+    return f"{digits(load)} requests/s" if opened else f"concurrency {load:.0f}"

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadgen.stats.asked import asked_of
+from loadgen.stats.digits import digits
 from loadgen.stats.prefill import IMPLAUSIBLE_SHARE, prefill_cost
 
 Level = Mapping[str, Any]
@@ -129,7 +130,7 @@ def _prefill_share(level: Level, lowest: Level | None) -> float | None:
     slope_ms, tokens = lowest["ttft_ms_per_input_token"], level["mean_input_tokens"]
     prefill_ms = alone_ms if slope_ms is None or tokens is None else slope_ms * tokens
     engines = (level["server_metrics"] or {}).get("engines") or 1
-    share = float(prefill_ms / 1e3 * level["request_throughput"] / engines)
+    share = float(prefill_ms / 1e3 * level["served_request_rate"] / engines)
     return min(share, 1.0) if 0 < share <= IMPLAUSIBLE_SHARE else None
 
 
@@ -163,7 +164,7 @@ def _waiting(level: Level, seen: Level) -> tuple[str, str] | None:
         return "kv_cache", f"{_kv(seen)}{lost}; {_batch(seen)}"
     if waits and not _prompts_fill_a_step(level, seen):
         return "scheduler", (
-            f"{_batch(seen)}; {_kv(seen)}, and prompts of {level['mean_input_tokens']:.4g} tokens do not fill a step "
+            f"{_batch(seen)}; {_kv(seen)}, and prompts of {digits(level['mean_input_tokens'])} tokens do not fill a step "
             f"({_setting(level, 'max_num_batched_tokens')} tokens), so it is a place that they wait for"
         )
     if waits:
@@ -198,8 +199,8 @@ def _outside(seen: Level) -> tuple[str, str] | None:
     if client_ms < OUTSIDE_FACTOR * server_ms or client_ms - server_ms < OUTSIDE_MS or there > FEWER_AT_SERVER * ours:
         return None
     return "gateway", (
-        f"the first token takes {client_ms:.4g} ms on average, of which the server knows {server_ms:.4g} ms, and of "
-        f"{ours:.3g} requests in flight {there:.3g} are in the server: the rest is with the network, a gateway, or the "
+        f"the first token takes {digits(client_ms)} ms on average, of which the server knows {digits(server_ms)} ms, and of "
+        f"{digits(ours, 3)} requests in flight {digits(there, 3)} are in the server: the rest is with the network, a gateway, or the "
         "server's front end"
     )
 
@@ -251,13 +252,13 @@ def _gained(level: Level, lower: Level) -> float:
 def _grew(level: Level, lower: Level, name: str, field: str) -> str:
     if level[field] is None or lower[field] is None:
         return f"{name} is not measured"
-    return f"P50 {name} went from {lower[field]:.4g} to {level[field]:.4g} ms"
+    return f"P50 {name} went from {digits(lower[field])} to {digits(level[field])} ms"
 
 
 def _batch(seen: Level) -> str:
     of_cap = f" of the {seen['running_cap']} that may (max_num_seqs)" if seen["running_cap"] else ""
-    waiting = "" if seen["mean_waiting"] is None else f", {seen['mean_waiting']:.3g} wait"
-    return f"on average {seen['mean_running']:.3g} requests run{of_cap}{waiting}"
+    waiting = "" if seen["mean_waiting"] is None else f", {digits(seen['mean_waiting'], 3)} wait"
+    return f"on average {digits(seen['mean_running'], 3)} requests run{of_cap}{waiting}"
 
 
 def _kv(seen: Level) -> str:

@@ -5,12 +5,12 @@ Everything here is counted or weighted inside [start, end); figures of the whole
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from loadgen.record import LevelPlan
-from loadgen.stats.columns import MISSING, Columns, Flags, Ints
+from loadgen.stats.columns import MISSING, Columns, Flags, Floats, Ints
 
 Window = tuple[int, int]
 
@@ -58,14 +58,46 @@ def token_rates(c: Columns, window: Window) -> dict[str, Any]:
 
 
 def request_rates(c: Columns, window: Window) -> dict[str, float | None]:
-    """Requests per second: offered by the schedule (None in a closed loop), sent, and completed ok."""
+    """Requests per second: offered by the schedule (None in a closed loop), sent, completed ok, and served (`served_parts`)."""
     window_s = (window[1] - window[0]) / 1e9
+    served = served_parts(c)
     open_loop = bool((c.scheduled_ns != MISSING).any())
     return {
         "offered_request_rate": int(within(c.scheduled_ns, window).sum()) / window_s if open_loop else None,
         "sent_request_rate": int(within(c.dispatched_ns, window).sum()) / window_s,
         "completed_request_rate": int((within(c.finished_ns, window) & c.ok).sum()) / window_s,
+        "served_request_rate": float(served.share[within(served.instant_ns, window)].sum()) / window_s,
     }
+
+
+class Served(NamedTuple):
+    """Parts of requests, each served at an instant; all shape (k,)."""
+
+    instant_ns: Ints
+    share: Floats
+    """Of its request; those of an ok request make 1."""
+    request: Ints
+    """Index of the request."""
+
+
+def served_parts(c: Columns) -> Served:
+    """Every event of a request that did not fail, with its share of the request's tokens; an ok request without events is there
+    whole when it ends.
+
+    Of a request that was cut off nobody knows N, so its tokens are shares of what was asked for; where no number was asked
+    for it is left out.
+    """
+    came = np.bincount(c.request, c.tokens, c.n)
+    asked = np.where(c.output_tokens_requested != MISSING, c.output_tokens_requested, 0)
+    whole = np.where(c.ok, came, np.where(asked > 0, np.maximum(asked, came), 0))
+    event = np.flatnonzero(~c.failed[c.request] & (whole[c.request] > 0))
+    unseen = np.flatnonzero(c.ok & (came == 0))
+    request = c.request[event].astype(np.int64)
+    return Served(
+        np.concatenate((c.arrivals_ns[event], c.finished_ns[unseen])),
+        np.concatenate((c.tokens[event] / whole[request], np.ones(unseen.size))),
+        np.concatenate((request, unseen)),
+    )
 
 
 def ended_after_change(plan: LevelPlan, c: Columns, begun: Flags) -> int | None:

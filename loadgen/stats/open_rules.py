@@ -6,6 +6,7 @@ The rules are in `validity`.
 from __future__ import annotations
 
 from loadgen.stats.client_rules import Level, percent
+from loadgen.stats.digits import digits
 
 LEAST_RATE = 0.95
 """Share of the offered requests that must have been sent."""
@@ -27,7 +28,9 @@ def rate_not_reached(level: Level) -> str | None:
     open_loop, offered, sent = level["open_loop"], level["offered_request_rate"], level["sent_request_rate"]
     if open_loop is None or not offered or sent >= LEAST_RATE * offered:
         return None
-    evidence = f"{sent:.4g} requests/s were sent of the {offered:.4g} that were to be ({percent(sent / offered)})"
+    evidence = (
+        f"{digits(sent)} requests/s were sent of the {digits(offered)} that were to be ({percent(sent / offered)})"
+    )
     if open_loop["waited"] or open_loop["dropped"]:
         evidence += f": {_held(level)}"
     return f"{evidence}."
@@ -38,7 +41,7 @@ def _held(level: Level) -> str:
     fate = (
         f"{open_loop['dropped']} were dropped"
         if open_loop["overflow"] == "drop"
-        else (f"{open_loop['waited']} waited, {open_loop['mean_cap_wait_ms']:.4g} ms on average over all")
+        else (f"{open_loop['waited']} waited, {digits(open_loop['mean_cap_wait_ms'])} ms on average over all")
     )
     return f"of {open_loop['offered']} arrivals {fate}, since at most {open_loop['max_in_flight']} requests may be in flight"
 
@@ -60,7 +63,7 @@ def saturated(level: Level) -> str | None:
     cut = level["requests"].get("censored", 0)
     cut_off = f"; {cut} were still open at the end of the drain" if cut else ""
     return (
-        f"Saturated: {level['offered_request_rate']:.4g} requests/s were offered and "
-        f"{level['completed_request_rate']:.4g} completed, so those under way rose from "
+        f"Saturated: {digits(level['offered_request_rate'])} requests/s were offered and "
+        f"{digits(level['completed_request_rate'])} completed, so those under way rose from "
         f"{open_loop['under_way_at_start']} to {open_loop['under_way_at_end']} in {level['window_s']:.4g} s{cut_off}."
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.stats.asked import asked_of
+from loadgen.stats.digits import digits
 
 LIGHT = 2.05
 """Requests in flight, on average and for each engine, up to which a level is light: a user, or two that hardly meet."""
@@ -32,17 +33,17 @@ def prefill_cost(levels: Sequence[Any]) -> PrefillCost:
     """From the valid levels of one server setting: the lightest one's P50 of TTFT less its P50 of TPOT, the step that gives the token.
 
     Not known without a level that is light, nor where prompts would then take more than all of an engine's time at the most
-    requests/s that any of the levels completed.
+    requests/s that any of the levels served.
     """
     told = [level for level in levels if level["valid"] and level["p50_ttft_ms"] is not None and _in_flight(level) > 0]
     if not told:
         return PrefillCost(None, "no valid level of this sweep measured the time to first token")
     lightest = min(told, key=_in_flight)
     if _in_flight(lightest) > LIGHT:
-        here = f"at the lightest, {asked_of(lightest)}, {_in_flight(lightest):.3g} requests were in flight"
+        here = f"at the lightest, {asked_of(lightest)}, {digits(_in_flight(lightest), 3)} requests were in flight"
         return PrefillCost(None, f"no lightly loaded level in this sweep ({here}); add concurrency 1")
     cost_ms = max(0.0, lightest["p50_ttft_ms"] - (lightest["p50_tpot_ms"] or 0.0))
-    share = cost_ms / 1e3 * max((level["request_throughput"] or 0.0) / _engines(level) for level in told)
+    share = cost_ms / 1e3 * max((level["served_request_rate"] or 0.0) / _engines(level) for level in told)
     if share > IMPLAUSIBLE_SHARE:
         return PrefillCost(
             None,

@@ -38,7 +38,7 @@ class _Setting:
 
     @property
     def figure(self) -> str:
-        return "output_throughput" if self.found is None else "request_throughput"
+        return "output_throughput" if self.found is None else "served_request_rate"
 
     @property
     def value(self) -> float | None:
@@ -58,17 +58,10 @@ class _Setting:
 
     @property
     def half_width(self) -> float:
-        """Of the 95 % interval of `value`. Every setting gets the same workload, so requests a second and tokens a second
-        are in proportion, and the surer of the two says how sure both are: few requests end at once in waves, while
-        tokens come evenly."""
-        assert self.at is not None and self.value is not None
-        intervals = self.at.get("intervals", {})
-        shares = [
-            (intervals[name][1] - intervals[name][0]) / 2 / self.at[name]
-            for name in ("request_throughput", "output_throughput")
-            if name in intervals and self.at[name]
-        ]
-        return float(self.value * min(shares, default=0.0))
+        """Of the 95 % interval of `value`; 0 where it has none."""
+        assert self.at is not None
+        low, high = self.at.get("intervals", {}).get(self.figure, (0.0, 0.0))
+        return float(high - low) / 2
 
     @property
     def size(self) -> tuple[tuple[int, float, str], ...]:
@@ -126,7 +119,7 @@ def _entry(one: _Setting, pick: _Setting | None, *, tied: bool) -> dict[str, Any
     return {
         "server": one.group[0]["server"],
         **{name: None if at is None else at.get(name) for name in ("level", "concurrency", "request_rate")},
-        "request_throughput": None if at is None else at.get("request_throughput"),
+        "served_request_rate": None if at is None else at.get("served_request_rate"),
         "output_throughput": None if at is None else at["output_throughput"],
         "ceiling": None if top is None else top["output_throughput"],
         "ceiling_load": None if top is None else asked_exactly(top),

@@ -14,6 +14,7 @@ import numpy as np
 
 from loadgen.server_metrics.sample import ServerSample
 from loadgen.stats.columns import MISSING, Columns, Flags, Ints
+from loadgen.stats.digits import digits
 from loadgen.stats.load import within
 from loadgen.stats.server_window import ServerWindow
 
@@ -90,7 +91,7 @@ def _in_words(
         else:
             yield f"{told}, longer than {against}: in a gateway, or the server's front end"
     if in_flight["difference"] is not None:
-        yield f"{-in_flight['difference']:.3g} more requests are in flight here than run or wait there"
+        yield f"{digits(-in_flight['difference'], 3)} more requests are in flight here than run or wait there"
 
 
 def _both(server: float | None, client: float | None) -> dict[str, float | None]:

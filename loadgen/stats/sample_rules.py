@@ -7,6 +7,7 @@ import math
 
 from loadgen.stats import open_rules
 from loadgen.stats.client_rules import Level, percent
+from loadgen.stats.digits import digits
 from loadgen.stats.open_rules import is_saturated
 
 FEWEST_OK = 10
@@ -61,9 +62,7 @@ def load_exceeded(level: Level) -> str | None:
     asked, achieved, peak = level["concurrency"], level["achieved_concurrency"], level["peak_concurrency"]
     if asked is None or achieved is None or achieved <= MOST_LOAD * asked:
         return None
-    return (
-        f"{achieved:.3g} requests in flight on average and {peak} at most, {asked} asked for: others were still open."
-    )
+    return f"{digits(achieved, 3)} requests in flight on average and {peak} at most, {asked} asked for: others were still open."
 
 
 def none_succeeded(level: Level) -> str | None:
@@ -71,9 +70,16 @@ def none_succeeded(level: Level) -> str | None:
         return None
     if not _begun(level):
         return "No request was sent in the window."
-    worst = level["error_reasons"][0] if level["error_reasons"] else None
-    why = f": {worst['count']} × {worst['status']} ({worst['reason']})" if worst else ""
-    return f"None of {_begun(level)} requests succeeded{why}."
+    worst = _most_often(level)
+    return f"None of {_begun(level)} requests succeeded{f': {worst}' if worst else ''}."
+
+
+def _most_often(level: Level) -> str | None:
+    """The failure that there was most of; None without one."""
+    if not level["error_reasons"]:
+        return None
+    worst = level["error_reasons"][0]
+    return f"{worst['count']} × {worst['status']} ({worst['reason']})"
 
 
 def too_few(level: Level) -> str | None:
@@ -112,8 +118,8 @@ def load_not_reached(level: Level) -> str | None:
     # Think times are drawn, and the rate of so few requests is that uncertain: two standard errors of an exponential mean.
     chance = 2 * thinks / math.sqrt(level["completed_request_rate"] * level["window_s"]) if thinks else 0.0
     if busy + chance < LEAST_LOAD * asked:
-        thinking = f" and {busy - achieved:.3g} users thinking" if level["think_time_s"] else ""
-        return f"{achieved:.3g} requests in flight on average{thinking}, {asked} asked for ({percent(busy / asked)})."
+        thinking = f" and {digits(busy - achieved, 3)} users thinking" if level["think_time_s"] else ""
+        return f"{digits(achieved, 3)} requests in flight on average{thinking}, {asked} asked for ({percent(busy / asked)})."
     if level["users_seen"] < asked and level["peak_concurrency"] < asked:
         return (
             f"Only {level['users_seen']} of {asked} users sent requests, at most {level['peak_concurrency']} at once."
@@ -164,7 +170,8 @@ def errors(level: Level) -> str | None:
     rate = level["error_rate"]
     if rate is None or rate <= MOST_ERRORS or not _ok(level):
         return None
-    return f"{percent(rate)} of requests failed; latencies are those of the others."
+    worst = _most_often(level)
+    return f"{percent(rate)} of requests failed{f', most often {worst}' if worst else ''}; latencies are those of the others."
 
 
 def input_mismatch(level: Level) -> str | None:

@@ -6,6 +6,7 @@ The rules are in `validity`; where the server tells nothing, none of these fires
 from __future__ import annotations
 
 from loadgen.stats.client_rules import Level, percent
+from loadgen.stats.digits import digits
 from server.effective import mismatches
 
 MOST_OTHER_TRAFFIC = 0.05
@@ -57,7 +58,7 @@ def _others(level: Level) -> str:
     ]
     if in_flight["difference"] is not None:
         told.append(
-            f"{in_flight['server']:.3g} requests ran or waited there on average, {in_flight['client']:.3g} ours"
+            f"{digits(in_flight['server'], 3)} requests ran or waited there on average, {digits(in_flight['client'], 3)} ours"
         )
     share = percent(found["other_traffic_share"])
     return f"About {share} of what the server did was for others: {'; '.join(told)}."
@@ -100,7 +101,7 @@ def short_outputs(level: Level) -> str | None:
         return None
     return (
         f"Answers had {percent(delivered / asked)} of the output tokens that were asked for "
-        f"({level['mean_output_tokens']:.4g} on average): they ended by themselves."
+        f"({digits(level['mean_output_tokens'])} on average): they ended by themselves."
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from loadgen.stats.backlog import Offered, backlog
 from loadgen.stats.columns import Flags, Floats, Ints
+from loadgen.stats.digits import digits
 from loadgen.stats.percentile import nearest_rank
 from loadgen.stats.progress import BIN_NS, Progress
 
@@ -246,7 +247,7 @@ class SettleDetector:
             return None
         rate = 1e9 / watched_ns
         return (
-            f"more is offered than completed: {seen.arrived * rate:.3g} against {seen.ended * rate:.3g} requests/s, and "
+            f"more is offered than completed: {digits(seen.arrived * rate, 3)} against {digits(seen.ended * rate, 3)} requests/s, and "
             f"{seen.at_end} are under way after {watched_ns / 1e9:.0f} s"
         )
 

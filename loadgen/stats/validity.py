@@ -165,7 +165,12 @@ RULES: tuple[Rule, ...] = (
         sample_rules.load_changed,
         "Make the steps longer than several end-to-end latencies.",
     ),
-    Rule("errors", "suspect", sample_rules.errors, "Look at the error reasons before comparing latencies."),
+    Rule(
+        "errors",
+        "suspect",
+        sample_rules.errors,
+        "See why they failed before comparing latencies: the report lists every reason.",
+    ),
     Rule(
         "client_somewhat_late",
         "suspect",

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from loadgen.stats.digits import digits
+
 COMPLETIONS = 200
 """Requests that a window should see the end of: then P95 has ten samples beyond it, twice what makes it weak."""
 GENERATIONS = 3.0
@@ -47,7 +49,7 @@ def window_length(
         return WindowLength(most_s, f"no request has completed yet, so the longest, {most_s:g} s", capped=True)
     wanted, reason = max(
         (least_s, f"{least_s:g} s is the least"),
-        (completions / completed_rate, f"{completions} requests at {completed_rate:.3g} completed a second"),
+        (completions / completed_rate, f"{completions} requests at {digits(completed_rate, 3)} completed a second"),
         (generations * e2e_p95_s, f"{generations:g} × {e2e_p95_s:.3g} s, the P95 of E2E latency"),
     )
     wanted = math.ceil(wanted * 10 - 1e-6) / 10

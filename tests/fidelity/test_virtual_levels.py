@@ -123,6 +123,7 @@ def test_up_to_max_num_seqs_every_figure_is_the_settings_arithmetic(profile: str
     assert level["output_throughput"] == pytest.approx(truth.request_rate * output_tokens, **exact)
     assert level["input_throughput"] == pytest.approx(truth.request_rate * input_tokens, **exact)
     assert level["completed_request_rate"] == pytest.approx(truth.request_rate, **exact)
+    assert level["served_request_rate"] == pytest.approx(truth.request_rate, **exact)
     assert level["sent_request_rate"] == pytest.approx(truth.request_rate, **exact)
     assert level["achieved_concurrency"] == pytest.approx(truth.users, **exact)
     for percentile in ("p50", "p95", "max"):

@@ -40,7 +40,7 @@ def test_users_and_arrivals_take_turns_on_one_fleet(tmp_path: Path) -> None:
             assert level["peak_concurrency"] <= level["concurrency"], "arrivals of the level before went on"
     if all(level["valid"] for level in first):
         assert [level["concurrency"] for level in first] == [2, 4, None]
-        assert first[2]["request_rate"] == pytest.approx(first[1]["request_throughput"], rel=0.01)
+        assert first[2]["request_rate"] == pytest.approx(first[1]["served_request_rate"], rel=0.01)
         assert summary["answers"]["search"][0]["end"] == "limit_not_reached"
     assert summary["verdict"]["planned_levels"] == len(levels)
 

@@ -266,7 +266,7 @@ def judged_levels() -> list[dict[str, Any]]:
         for setting in range(2)
         for run in range(2)
     ]
-    equal = {"request_rate": users[0]["request_throughput"], "server": users[0]["server"], "slo": held}
+    equal = {"request_rate": users[0]["served_request_rate"], "server": users[0]["server"], "slo": held}
     again = [{**users[0], "level": 7, "concurrency": 8}, {**users[0], "level": 8}]  # ends as it began
     return [*users, *again, open_level() | equal | {"valid": True, "level": 9}]
 

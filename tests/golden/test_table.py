@@ -53,6 +53,7 @@ model llama · precision not reported · input tokens 100 · output tokens 5 ·
 target http://127.0.0.1:8000 · seed 7
 TTFT, TPOT, E2E: one request, as its user feels it. tok/s (output) and req/s:
 totals of all users.
+req/s counts a request by the share of its tokens that came in the window.
 Percentiles are nearest-rank over the ok requests sent in the window; n says how
 many.
 ~ fewer than five samples lie beyond this percentile.

@@ -67,7 +67,7 @@ def test_a_limit_that_was_not_reached_says_so() -> None:
 
 def test_an_slo_that_nobody_meets_has_no_capacity_and_a_reason() -> None:
     entry = capacity(level(0, 1, MISSED), level(1, 2, MISSED))
-    assert (entry["level"], entry["concurrency"], entry["request_throughput"]) == (None, None, None)
+    assert (entry["level"], entry["concurrency"], entry["served_request_rate"]) == (None, None, None)
     assert entry["interval"] == [None, 1]
     assert entry["text"] == (
         "No load keeps the SLO with its 95 % bound: the lowest, concurrency 1, misses it (ttft_p95 650 ms, lower bound 600 ms)."
@@ -167,7 +167,7 @@ def test_each_setting_has_an_entry_with_what_plans_need() -> None:
     assert (first["server"], first["concurrency"]) == ({"max_num_seqs": 8}, 8)
     assert (second["server"], second["concurrency"]) == ({"max_num_seqs": 16}, 16)
     assert second["limit"]["kind"] == "scheduler"
-    assert second["request_throughput"] == 50 * 16 / 512
+    assert second["served_request_rate"] == 50 * 16 / 512
 
 
 def test_without_an_slo_there_is_no_capacity() -> None:

@@ -129,7 +129,7 @@ def test_the_capacity_is_confirmed_by_arrivals_at_the_rate_that_it_completed() -
     *users, opened = levels
     assert [level["concurrency"] for level in users] == [2, 4, 8]
     assert (opened["concurrency"], opened["level"]) == (None, 3)
-    assert opened["request_rate"] == pytest.approx(users[1]["request_throughput"], rel=1e-3)
+    assert opened["request_rate"] == pytest.approx(users[1]["served_request_rate"], rel=1e-3)
     assert planned_levels(asked, levels) == 4
 
 

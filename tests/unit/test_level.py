@@ -39,6 +39,24 @@ def test_fast_failures_do_not_pull_latencies_down_and_are_counted_by_category() 
     assert level["request_throughput"] == 8.0
 
 
+def test_requests_are_served_by_the_share_of_their_tokens_that_came_in_the_window() -> None:
+    whole = normal(10, 100, 50)
+    half = request(900, [1000, 1040, 1140, 1180])  # two of its four tokens come after the window
+    late = request(2000, [2100])
+    failed = request(0, [100, 200], status="http_503", reason="overloaded")
+    level = level_object(plan(0, 1100), [whole, half, late, failed], [])
+    assert level["served_request_rate"] == pytest.approx(1.5 / 1.1)
+    assert level["completed_request_rate"] == pytest.approx(1 / 1.1)
+    assert level["intervals"]["served_request_rate"][0] <= 1.5 / 1.1 <= level["intervals"]["served_request_rate"][1]
+
+
+def test_a_request_that_was_cut_off_is_served_as_far_as_what_was_asked_for_came() -> None:
+    cut_off = request(0, [100, 200, 300], n=None, status="censored", output_tokens_requested=12)
+    unknown = request(0, [100, 200, 300], n=None, status="censored", output_tokens_requested=None)
+    level = level_object(plan(), [cut_off, unknown], [])
+    assert level["served_request_rate"] == pytest.approx(3 / 12)
+
+
 def test_drain_tail_is_in_the_full_run_and_not_in_the_window() -> None:
     # T18
     streams = [normal(100, 100, 10), normal(100, 100, 10), normal(100, 100, 10), normal(500, 100, 10)]

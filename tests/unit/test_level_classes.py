@@ -42,7 +42,7 @@ def test_each_class_has_the_figures_of_its_own_requests() -> None:
 
 def test_the_classes_add_up_to_the_level() -> None:
     whole = level(KINDS)
-    for figure in ("output_throughput", "request_throughput"):
+    for figure in ("output_throughput", "request_throughput", "served_request_rate"):
         assert sum(one[figure] for one in whole["classes"]) == pytest.approx(whole[figure])
     for name in CLASS_LATENCIES:
         assert sum(one[f"n_{name}"] for one in whole["classes"]) == whole[f"n_{name}"]

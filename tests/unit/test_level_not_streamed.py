@@ -54,7 +54,7 @@ def test_what_only_a_stream_has_is_absent(level: dict[str, Any]) -> None:
 def test_end_to_end_latency_and_throughput_are_those_of_the_answers(level: dict[str, Any]) -> None:
     assert (level["n_e2el"], level["p50_e2el_ms"], level["max_e2el_ms"]) == (30, 200, 200)
     assert (level["output_throughput"], level["input_throughput"]) == (30 * 40, 30 * 100)
-    assert level["request_throughput"] == 30
+    assert level["request_throughput"] == level["served_request_rate"] == 30
     assert level["coalesced_gaps"] == 0 and level["coalesced_events"] == 0
 
 

@@ -77,8 +77,8 @@ def test_plan_is_the_arithmetic_of_the_level_it_names(measured: MeasuredRun) -> 
     level = next(one for one in measured.levels if one["level"] == plan["basis"]["level"])
     assert level["valid"] and level["concurrency"] == 8
     assert all(one["holds"] for one in level["slo"].values())
-    rps = level["request_throughput"]
-    low, high = level["intervals"]["request_throughput"]
+    rps = level["served_request_rate"]
+    low, high = level["intervals"]["served_request_rate"]
     assert plan["replicas"] == -(-60 // (0.8 * rps))
     assert plan["replicas_interval"] == [Demand(40, 1.5, 0.2).replicas(high), Demand(40, 1.5, 0.2).replicas(low)]
     assert plan["replicas_with_spare"] == plan["replicas"] + 1
@@ -186,7 +186,7 @@ def test_open_loop_plan_rests_on_a_rate_and_asks_for_no_confirmation(tmp_path: P
     run = read_run(VirtualRun(request_rate=(8, 30), window_s=90, slo={"ttft_p95": "500ms"}).write(tmp_path / "run"))
     plan = make_plan(run, Demand(40))
     assert plan["basis"]["request_rate"] == 8 and plan["basis"]["concurrency"] is None
-    assert plan["basis"]["request_throughput"] == pytest.approx(8, rel=0.15)
+    assert plan["basis"]["served_request_rate"] == pytest.approx(8, rel=0.15)
     assert not any("closed loop" in note for note in plan["notes"])
     assert "at 8 requests/s" in plan["text"]
 
@@ -215,7 +215,7 @@ def virtual_capacity(input_tokens: int, output_tokens: int, users: int) -> dict[
 @pytest.mark.parametrize(("input_tokens", "output_tokens"), [(128, 64), (1024, 32)])
 def test_modelled_lengths_are_near_what_the_server_does(input_tokens: int, output_tokens: int) -> None:
     at, alone = virtual_capacity(input_tokens, output_tokens, 16), virtual_capacity(input_tokens, output_tokens, 1)
-    work = Work.of(at["request_throughput"], prefill_cost([alone, at]).ms)
+    work = Work.of(at["served_request_rate"], prefill_cost([alone, at]).ms)
     assert work is not None
     for factor_in, factor_out in ((0.75, 1), (1, 1.25), (1.25, 1.25)):
         truth = virtual_capacity(round(input_tokens * factor_in), round(output_tokens * factor_out), 16)

@@ -16,7 +16,7 @@ def level(number: int, users: float, ttft_ms: float, rps: float, **fields: Any) 
         **made,
         "valid": True,
         "achieved_concurrency": users,
-        "request_throughput": rps,
+        "served_request_rate": rps,
         "p50_ttft_ms": ttft_ms,
         "p50_tpot_ms": 10.0,
         **fields,

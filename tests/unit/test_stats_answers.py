@@ -23,7 +23,7 @@ def test_boundary_between_two_levels_is_not_interpolated() -> None:
     answer = within_slo(level(16, 900, 300), level(8, 400, 200), level(4, 200, 100))
     assert answer["concurrency"] == 8
     assert answer["text"] == (
-        "Concurrency 8: the highest measured valid level that meets the SLO; "
+        "Concurrency 8: the highest measured valid level whose values meet the SLO; "
         "not resolved between 8 and 16, where ttft_p95 is 900 ms. SLO: ttft_p95 ≤ 500 ms."
     )
 
