@@ -45,6 +45,10 @@ GAUGES = {
         "loadgen_level_requests_per_second",
         "Requests that ended ok in the level's window, per second.",
     ),
+    "served_request_rate": (
+        "loadgen_level_served_requests_per_second",
+        "Requests that were served in the level's window, each by the share of its output tokens that arrived in it, per second.",
+    ),
     "request_goodput": (
         "loadgen_level_good_requests_per_second",
         "Requests of the level that met every latency SLO, per second.",

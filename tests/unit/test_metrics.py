@@ -127,6 +127,7 @@ def test_level_series_are_exact_and_stay() -> None:
     assert found["loadgen_level_itl_seconds_sum{" + labels.format("") + "}"] == pytest.approx(2.0)
     assert found["loadgen_level_output_tokens_per_second{" + labels.format("") + "}"] == 44.0
     assert found["loadgen_level_requests_per_second{" + labels.format("") + "}"] == 4.0
+    assert found["loadgen_level_served_requests_per_second{" + labels.format("") + "}"] == 4.0
     assert found["loadgen_level_valid{" + labels.format("") + "}"] == 0
     assert found["loadgen_level_requests{" + labels.format("") + ',status="ok"}'] == 4
     assert found['loadgen_run_info{model="m",scenario="chat",version="1.2.3"}'] == 1
@@ -140,6 +141,7 @@ def test_level_without_a_figure_has_no_sample_of_it() -> None:
         "loadgen_level_output_tokens_per_second",
         "loadgen_level_input_tokens_per_second",
         "loadgen_level_requests_per_second",
+        "loadgen_level_served_requests_per_second",
         "loadgen_level_sent_requests_per_second",
         "loadgen_level_achieved_concurrency",
         "loadgen_level_window_seconds",
