@@ -12,6 +12,7 @@ from typing import Any
 
 from loadgen.claims.kv_cache import sequences_that_fit
 from loadgen.claims.quantities import bytes_text
+from loadgen.stats.digits import digits
 from server.roofline import Gpu, Model, accepted_tokens, bytes_per_step, decode_ceiling
 
 PLAUSIBLE = "plausible"
@@ -19,11 +20,12 @@ NEEDS_BATCHING = "needs batching"
 NEEDS_LESS_TO_READ = "needs speculation or quantization"
 DEPENDS = "depends on what is not stated"
 IMPOSSIBLE = "impossible"
+_BEST_FIRST = (PLAUSIBLE, NEEDS_BATCHING, NEEDS_LESS_TO_READ, IMPOSSIBLE)
 
 FOUR_BITS = 0.5
 """Bytes of a weight in the smallest precision in use."""
-USUAL_GPUS = (1, 2, 4, 8)
-"""Of one server: what may be meant where their number is not stated."""
+USUAL_GPUS = (1, 2, 4, 8, 16, 32, 64)
+"""Of one server, or of several as one: what may be meant where their number is not stated."""
 USUAL_SIZES = (2.0, 1.0, FOUR_BITS)
 """Bytes of a weight that may be meant where the precision is not stated."""
 MOST_ACCEPTED = 5.0
@@ -105,9 +107,8 @@ def judge(claim: Claim) -> dict[str, Any]:
     single, at = claim.ceiling(1), claim.ceiling(batch)
     least = claim.least_batch()
     verdict, nature, reasons = _verdict(claim, single, at, least)
-    if verdict == IMPOSSIBLE and (other := _possible_otherwise(claim)) is not None:
-        verdict, nature = DEPENDS, None
-        reasons = [*(f"{_assumed(claim, 1)}: impossible, since {reason}" for reason in reasons), other]
+    if verdict != PLAUSIBLE and not (claim.gpus_stated and claim.precision_stated):
+        verdict, nature, reasons = _as_far_as_stated(claim, verdict, nature, reasons)
     return {
         "verdict": verdict,
         "nature": nature,
@@ -154,18 +155,30 @@ def _verdict(claim: Claim, single: float, at: float, least: int | None) -> tuple
     return IMPOSSIBLE, None if users is None else _kind(users), [_out_of_reach(claim)]
 
 
-def _possible_otherwise(claim: Claim) -> str | None:
-    """The fewest GPUs, and of these the highest precision, with which it is not impossible, as far as they are not stated."""
+def _as_far_as_stated(
+    claim: Claim, verdict: str, nature: str | None, reasons: list[str]
+) -> tuple[str, str | None, list[str]]:
+    """The same where other GPUs or another precision, as far as they are not stated, would give no better verdict; else what it
+    depends on. A sum of many requests that more GPUs would make the speed of one stays one, and says so.
+    """
+    usual = f"{_assumed(claim, 1)}: {verdict}"
+    best, text = verdict, ""
     for count, size in product(
         (1,) if claim.gpus_stated else USUAL_GPUS,
         (claim.model.weight_bytes_per_parameter,) if claim.precision_stated else USUAL_SIZES,
     ):
         model = replace(claim.model, weight_bytes_per_parameter=size)
         other = replace(claim, gpu=claim.gpu.times(count), model=model)
-        verdict, _, reasons = _verdict(other, other.ceiling(1), other.ceiling(other.running), other.least_batch())
-        if verdict != IMPOSSIBLE:
-            return f"{_assumed(other, count)}: {verdict}, {reasons[0]}"
-    return None
+        found, _, why = _verdict(other, other.ceiling(1), other.ceiling(other.running), other.least_batch())
+        if _BEST_FIRST.index(found) < _BEST_FIRST.index(best):
+            best, text = found, f"{_assumed(other, count)}: {found}, {why[0]}"
+    if best == verdict:
+        if verdict == IMPOSSIBLE:  # with the last of them, the most GPUs and the smallest weights
+            return verdict, nature, [f"even {_assumed(other, count)}: {reason}" for reason in why]
+        return verdict, nature, reasons
+    if verdict == NEEDS_BATCHING and claim.concurrency is None:
+        return verdict, nature, [*reasons, f"or {text}"]
+    return DEPENDS, None, [*(f"{usual}, since {reason}" for reason in reasons[:1]), text]
 
 
 def _assumed(claim: Claim, count: int) -> str:
@@ -181,7 +194,7 @@ def _kind(users: int) -> str:
 
 def _of_each(claim: Claim, users: int) -> str:
     waiting = "" if claim.running == users else f", though only {claim.running:,} fit into memory and the others wait"
-    return f"it is the sum of {users} requests: each gets {claim.tok_s / users:,.3g} tokens/s{waiting}"
+    return f"it is the sum of {users} requests: each gets {digits(claim.tok_s / users, 3)} tokens/s{waiting}"
 
 
 def _closeness(claim: Claim, at: float) -> list[str]:
@@ -195,7 +208,7 @@ def _needs(claim: Claim, least: int) -> str:
     each = claim.tok_s / least
     fit = claim.most_that_fit()
     room = "" if fit is None else f" ({fit:,} fit into memory)"
-    return f"at least {least} requests at once{room} make it possible, each with at most {each:,.3g} tokens/s"
+    return f"at least {least} requests at once{room} make it possible, each with at most {digits(each, 3)} tokens/s"
 
 
 def _otherwise(claim: Claim, batch: int) -> list[str]:
@@ -206,7 +219,7 @@ def _otherwise(claim: Claim, batch: int) -> list[str]:
     quantized = replace(claim, model=replace(claim.model, weight_bytes_per_parameter=FOUR_BITS))
     smaller = quantized.ceiling(quantized.running) if size > FOUR_BITS else None
     if smaller is not None and smaller >= claim.tok_s:
-        found.append(f"4-bit weights would lift the ceiling from {now:,.3g} to {smaller:,.3g} tokens/s")
+        found.append(f"4-bit weights would lift the ceiling from {digits(now, 3)} to {digits(smaller, 3)} tokens/s")
     nearly = claim.tok_s * (1 - 1e-9)
     per_step = claim.tok_s / now
     # Speculation reads no more, but computes every token: it is no way past the arithmetic.
@@ -237,4 +250,4 @@ def _out_of_reach(claim: Claim) -> str:
         return "not one sequence of this length fits beside the weights"
     most = claim.ceiling(MOST_SEQUENCES if fit is None else min(fit, MOST_SEQUENCES))
     held = "any number of requests" if fit is None else f"the {fit:,} requests that fit into memory"
-    return f"{held} get at most {most:,.4g} tokens/s together"
+    return f"{held} get at most {digits(most)} tokens/s together"

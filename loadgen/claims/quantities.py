@@ -22,7 +22,7 @@ _BYTES = {
 
 FEWEST_PARAMETERS, MOST_PARAMETERS = 1e6, 1e14
 LEAST_BANDWIDTH, MOST_BANDWIDTH = 5e9, 1e15
-LEAST_MEMORY, MOST_MEMORY = 2.0**28, 1e14
+LEAST_MEMORY, MOST_MEMORY = 1e8, 1e14
 """What lies beyond is no language model and no GPU, but a slip of the unit."""
 
 BYTES_OF_DTYPE = {
@@ -47,7 +47,8 @@ def parse_count(text: str) -> float:
     """`70B` → 7e10, `8.03b`, `135M`, `405000000000`. Raises ValueError."""
     count = _parsed(text, _COUNTS, "a number such as 70B, 8.03B or 135M")
     if count < FEWEST_PARAMETERS:
-        raise ValueError(f"{text!r} is {count:g} parameters; write {_number(text)}B for billions")
+        billions = f"; write {text.strip()}B for billions" if _is_number(text) else ""
+        raise ValueError(f"{text!r} is {count:g} parameters, fewer than any model has{billions}")
     if count > MOST_PARAMETERS:
         raise ValueError(f"{text!r} is more parameters than any model has, which are written as 70B, 8.03B or 135M")
     return count
@@ -55,38 +56,36 @@ def parse_count(text: str) -> float:
 
 def parse_bytes(text: str) -> float:
     """`80GB` (10^9), `24GiB` (2^30). Raises ValueError."""
-    if _number(text) == text.strip() and float(text) > 0:
+    if _is_number(text):
         raise ValueError(f"{text!r} is a size without its unit; write {text.strip()}GB if that is meant")
     size = _parsed(text, _BYTES, "a size with its unit, such as 80GB or 24GiB")
     if not LEAST_MEMORY <= size <= MOST_MEMORY:
-        raise ValueError(f"{text!r} is {bytes_text(size)}, no GPU's memory; write {_number(text)}GB if that is meant")
+        raise ValueError(f"{text!r} is {bytes_text(size)}, no GPU's memory")
     return size
 
 
 def parse_bandwidth(text: str) -> float:
     """`3.35TB/s`, in bytes a second. Raises ValueError; without /s too, since GB alone may mean a size."""
-    if _number(text) == text.strip() and float(text) > 0:
+    if _is_number(text):
         raise ValueError(f"{text!r} is a bandwidth without its unit; write {_of_a_gpu(text)} if that is meant")
     number, slash, second = text.rpartition("/")
     if not slash or second.strip().lower() not in ("s", "sec"):
         raise ValueError(f"{text!r} is not a bandwidth such as 3.35TB/s or 864GB/s")
     bandwidth = _parsed(number, _BYTES, "a bandwidth such as 3.35TB/s or 864GB/s")
     if not LEAST_BANDWIDTH <= bandwidth <= MOST_BANDWIDTH:
-        raise ValueError(
-            f"{text!r} is {bytes_text(bandwidth)}/s, no GPU's bandwidth; write {_of_a_gpu(text)} if that is meant"
-        )
+        raise ValueError(f"{text!r} is {bytes_text(bandwidth)}/s, no GPU's bandwidth")
     return bandwidth
 
 
-def _number(text: str) -> str:
-    """The number alone; an empty text where there is none."""
-    match = _NUMBER.match(text)
-    return "" if match is None else match[1]
+def _is_number(text: str) -> bool:
+    """Whether it is a number above 0 without a unit."""
+    match = _NUMBER.fullmatch(text.strip())
+    return match is not None and match[1] == text.strip() and float(match[1]) > 0
 
 
 def _of_a_gpu(text: str) -> str:
     """The bandwidth that is most likely meant by a number: no GPU has 20 TB/s, and none 20 GB/s."""
-    number = _number(text)
+    number = text.strip()
     return f"{number}{'TB' if float(number) < 20 else 'GB'}/s"
 
 

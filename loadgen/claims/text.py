@@ -8,6 +8,7 @@ from typing import Any
 from loadgen.claims.claim import Claim
 from loadgen.claims.quantities import bytes_text, count_text
 from loadgen.claims.stated import CONDITIONS, Condition
+from loadgen.stats.digits import digits
 from server.roofline import MEMORY_UTILIZATION, kv_bytes
 
 
@@ -15,7 +16,7 @@ def claim_lines(claim: Claim, judged: dict[str, Any], missing: Sequence[Conditio
     """The verdict first, then why, then what is missing."""
     nature = "" if judged["nature"] is None else f", as {_nature(judged['nature'])}"
     return [
-        f"{claim.tok_s:,.4g} tokens/s: {judged['verdict'].upper()}{nature}.",
+        f"{digits(claim.tok_s)} tokens/s: {judged['verdict'].upper()}{nature}.",
         *(f"  {reason}" for reason in judged["reasons"]),
         "",
         *_arithmetic(claim, judged),
@@ -51,14 +52,14 @@ def _arithmetic(claim: Claim, judged: dict[str, Any]) -> Iterator[str]:
     more = "" if claim.tokens_per_step == 1 else f" x {claim.tokens_per_step:.3g} tokens"
     yield (
         f"ceiling of one request         {bytes_text(claim.gpu.bandwidth_bytes_s)}/s / {bytes_text(step)}{more} "
-        f"= {judged['single_stream_ceiling']:,.4g} tokens/s"
+        f"= {digits(judged['single_stream_ceiling'])} tokens/s"
     )
     if batch > 1:
         yield (
             f"{f'ceiling of {batch} requests':<30} one step reads {bytes_text(judged['bytes_per_step'])} and gives {batch} "
-            f"tokens: {judged['ceiling']:,.4g} tokens/s together"
+            f"tokens: {digits(judged['ceiling'])} tokens/s together"
         )
-    yield f"claimed over the ceiling       {judged['share']:.3g}"
+    yield f"claimed over the ceiling       {digits(judged['share'], 3)}"
     if judged["least_batch"] is not None and judged["least_batch"] > batch:
         yield f"fewest requests at once        {judged['least_batch']:,}"
     if judged["most_that_fit"] is not None:

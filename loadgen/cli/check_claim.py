@@ -155,6 +155,7 @@ def check_claim(
     from loadgen.claims.claim import judge
     from loadgen.claims.stated import missing
     from loadgen.claims.text import claim_lines
+    from loadgen.stats.digits import digits
 
     output_tok_s = _of_the_output(tok_s, counts, input_len, output_len)
     for option, value in (("--prefix-caching", prefix_caching), ("--cuda-graphs", cuda_graphs)):
@@ -209,7 +210,7 @@ def check_claim(
         sys.stdout.write(orjson.dumps(told, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode())
         return
     if output_tok_s != tok_s:
-        typer.echo(f"Of {tok_s:,.4g} tokens/s of input and output, {output_tok_s:,.4g} are output.")
+        typer.echo(f"Of {digits(tok_s)} tokens/s of input and output, {digits(output_tok_s)} are output.")
     for line in claim_lines(claim, judged, lacking):
         typer.echo(line)
 

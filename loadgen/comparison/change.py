@@ -59,6 +59,8 @@ def change(figure: Figure, baseline: Measured, run: Measured) -> Change:
     worse = -changed if figure.higher_is_better else changed
     if baseline.value == run.value == 0:
         return Change(changed, interval, SAME, "")
+    if interval is None and None not in (baseline.interval, run.interval):
+        return Change(changed, None, UNCLEAR, "an interval reaches 0, so it bounds no share")
     if interval is None and (baseline.weak or run.weak):
         return Change(changed, None, UNCLEAR, "too few samples lie beyond this percentile")
     if abs(changed) <= figure.tolerance:

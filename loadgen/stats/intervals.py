@@ -192,8 +192,10 @@ def _served(c: Columns, begun: Flags, window: Window, e2el_ns: Floats) -> Bounds
     inside = within(parts.instant_ns, window)
     low, high = _rate(parts.instant_ns[inside], parts.share[inside], window)
     spent = e2el_ns[begun & ~np.isnan(e2el_ns)]
-    if low is None or high is None or spent.size < 2 or (c.scheduled_ns != MISSING).any():
+    if low is None or high is None or (c.scheduled_ns != MISSING).any():
         return low, high
+    if spent.size < 2:
+        return None, None
     mean = float(parts.share[inside].sum()) / ((window[1] - window[0]) / 1e9)
     half = t_quantile(spent.size - 1) * float(spent.std(ddof=1) / spent.mean()) / math.sqrt(spent.size) * mean
     return min(low, max(0.0, mean - half)), max(high, mean + half)

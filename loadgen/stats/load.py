@@ -84,20 +84,29 @@ def served_parts(c: Columns) -> Served:
     """Every event of a request that did not fail, with its share of the request's tokens; an ok request without events is there
     whole when it ends.
 
-    Of a request that was cut off nobody knows N, so its tokens are shares of what was asked for; where no number was asked
-    for it is left out.
+    Of a request that was cut off nobody knows N: its share of a token is the mean of 1/N over the ok requests that had at least as
+    many tokens as it, where there are any, and never less than 1 over what was asked for; where neither is known it is left out.
     """
-    came = np.bincount(c.request, c.tokens, c.n)
-    asked = np.where(c.output_tokens_requested != MISSING, c.output_tokens_requested, 0)
-    whole = np.where(c.ok, came, np.where(asked > 0, np.maximum(asked, came), 0))
-    event = np.flatnonzero(~c.failed[c.request] & (whole[c.request] > 0))
+    came = np.bincount(c.request, c.tokens, c.n).astype(np.float64)
+    each = np.where(c.ok, 1 / np.maximum(came, 1e-9), _share_of_cut_off(c, came))
+    event = np.flatnonzero(~c.failed[c.request] & (each[c.request] > 0))
     unseen = np.flatnonzero(c.ok & (came == 0))
     request = c.request[event].astype(np.int64)
     return Served(
         np.concatenate((c.arrivals_ns[event], c.finished_ns[unseen])),
-        np.concatenate((c.tokens[event] / whole[request], np.ones(unseen.size))),
+        np.concatenate((c.tokens[event] * each[request], np.ones(unseen.size))),
         np.concatenate((request, unseen)),
     )
+
+
+def _share_of_cut_off(c: Columns, came: Floats) -> Floats:
+    """What a token of each request is of it, were it cut off after `came` tokens; 0 where nothing tells. Shape (n,)."""
+    asked = np.where(c.output_tokens_requested != MISSING, np.maximum(c.output_tokens_requested, came), np.inf)
+    lengths = np.sort(came[c.ok & (came > 0)])
+    longer = np.searchsorted(lengths, came)
+    sums = np.concatenate((np.cumsum((1 / lengths)[::-1])[::-1], [0.0]))
+    expected = sums[longer] / np.maximum(lengths.size - longer, 1)
+    return np.maximum(expected, 1 / np.maximum(asked, 1))
 
 
 def ended_after_change(plan: LevelPlan, c: Columns, begun: Flags) -> int | None:

@@ -58,9 +58,9 @@ class _Setting:
 
     @property
     def half_width(self) -> float:
-        """Of the 95 % interval of `value`; 0 where it has none."""
+        """Of the 95 % interval of `value`; infinite where it has none, for then nothing can be told from it."""
         assert self.at is not None
-        low, high = self.at.get("intervals", {}).get(self.figure, (0.0, 0.0))
+        low, high = self.at.get("intervals", {}).get(self.figure, (0.0, math.inf))
         return float(high - low) / 2
 
     @property

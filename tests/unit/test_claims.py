@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable
 
 import pytest
 
@@ -79,7 +81,46 @@ def test_what_is_not_stated_is_no_reason_to_call_a_claim_impossible() -> None:
     either = judge(claim(20, gpu=one, gpus_stated=False, precision_stated=False))
     assert "on one GPU with 8-bit weights: plausible" in either["reasons"][1]
     assert judge(claim(20, gpu=one, precision_stated=False))["verdict"] == DEPENDS
-    assert judge(claim(1e9, gpu=one, gpus_stated=False, precision_stated=False))["verdict"] == IMPOSSIBLE
+    never = judge(claim(1e9, gpu=one, gpus_stated=False, precision_stated=False))
+    assert never["verdict"] == IMPOSSIBLE
+    assert never["reasons"][0].startswith("even on 64 GPUs with 4-bit weights: ")
+
+
+def test_a_single_stream_that_more_gpus_would_allow_depends_on_their_number() -> None:
+    one = gpu_figures(name="H100", bandwidth=None)
+    judged = judge(claim(400, "8B", gpu=one, concurrency=1, gpus_stated=False))
+    assert judged["verdict"] == DEPENDS
+    assert judged["reasons"][1].startswith("on 2 GPUs: plausible, it is 96%")
+    assert judge(claim(400, "8B", gpu=one, concurrency=1))["verdict"] == NEEDS_LESS_TO_READ
+    # The precision is not stated either: a plausible pair comes before one that needs still smaller weights.
+    both = judge(claim(300, gpu=one, concurrency=1, gpus_stated=False, precision_stated=False))
+    assert both["reasons"][1].startswith("on 4 GPUs with 4-bit weights: plausible")
+
+
+def test_a_sum_stays_a_sum_and_says_which_gpus_would_make_it_one_request() -> None:
+    judged = judge(claim(278, gpus_stated=False))
+    assert judged["verdict"] == NEEDS_BATCHING
+    assert judged["reasons"][-1].startswith("or on 16 GPUs: plausible")
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "told"),
+    [
+        (parse_count, "70", "write 70B for billions"),
+        (parse_count, "0.0001B", "fewer than any model has"),
+        (parse_bytes, "80", "write 80GB"),
+        (parse_bytes, "8kB", "no GPU's memory"),
+        (parse_bytes, "", "is not a size"),
+        (parse_bandwidth, "3.35", "write 3.35TB/s"),
+        (parse_bandwidth, "864", "write 864GB/s"),
+        (parse_bandwidth, "0.001TB/s", "no GPU's bandwidth"),
+    ],
+)
+def test_a_slip_of_the_unit_is_refused_with_what_is_probably_meant(
+    parse: Callable[[str], float], text: str, told: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(told)):
+        parse(text)
 
 
 def test_kv_cache_is_read_with_every_token_and_bounds_the_batch() -> None:

@@ -60,6 +60,7 @@ ERRORS = figure("error_rate", 0.01)
         ),  # a value within the tolerance shows nothing by itself
         (Measured(100, (99, 101)), Measured(101, (80, 102)), UNCLEAR),
         (Measured(100, weak=True), Measured(101), UNCLEAR),
+        (Measured(100, (0, 200)), Measured(101, (90, 110)), UNCLEAR),
         (Measured(100, (80, 130)), Measured(115, (90, 150)), UNCLEAR),  # beyond the tolerance, and chance may do so
         (Measured(100), Measured(115), REGRESSED),  # nothing but the tolerance to go by
         (Measured(100, weak=True), Measured(115), UNCLEAR),

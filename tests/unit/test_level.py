@@ -7,6 +7,7 @@ import orjson
 import pytest
 
 from loadgen import virtual
+from loadgen.record import RequestRecord
 from loadgen.stats.latencies import LATENCIES
 from loadgen.stats.level import level_object
 from server.simulator.settings import SimulatorSettings
@@ -50,11 +51,23 @@ def test_requests_are_served_by_the_share_of_their_tokens_that_came_in_the_windo
     assert level["intervals"]["served_request_rate"][0] <= 1.5 / 1.1 <= level["intervals"]["served_request_rate"][1]
 
 
-def test_a_request_that_was_cut_off_is_served_as_far_as_what_was_asked_for_came() -> None:
-    cut_off = request(0, [100, 200, 300], n=None, status="censored", output_tokens_requested=12)
-    unknown = request(0, [100, 200, 300], n=None, status="censored", output_tokens_requested=None)
-    level = level_object(plan(), [cut_off, unknown], [])
-    assert level["served_request_rate"] == pytest.approx(3 / 12)
+def test_a_request_that_was_cut_off_is_served_by_what_others_of_its_length_had_in_all() -> None:
+    def cut_off(asked: int | None) -> RequestRecord:
+        return request(0, [100, 200, 300], n=None, status="censored", output_tokens_requested=asked)
+
+    assert level_object(plan(), [cut_off(12)], [])["served_request_rate"] == pytest.approx(3 / 12)
+    assert level_object(plan(), [cut_off(None)], [])["served_request_rate"] == 0
+    before = [normal(2, 100, 10, sent_ms=-900), normal(6, 100, 10, sent_ms=-900), normal(10, 100, 10, sent_ms=-900)]
+    longer = (1 / 6 + 1 / 10) / 2  # of a token; the one of two tokens had ended
+    assert level_object(plan(), [*before, cut_off(100)], [])["served_request_rate"] == pytest.approx(3 * longer)
+    assert level_object(plan(), [*before, cut_off(None)], [])["served_request_rate"] == pytest.approx(3 * longer)
+    assert level_object(plan(), [*before, cut_off(4)], [])["served_request_rate"] == pytest.approx(3 / 4)
+
+
+def test_one_request_of_a_user_bounds_no_rate() -> None:
+    level = level_object(plan(0, 1100), [normal(100, 10, 10)], [])
+    assert level["served_request_rate"] == pytest.approx(1 / 1.1)
+    assert "served_request_rate" not in level["intervals"]
 
 
 def test_drain_tail_is_in_the_full_run_and_not_in_the_window() -> None:

@@ -95,6 +95,15 @@ def test_differences_beyond_the_intervals_are_no_tie() -> None:
     assert told["server"] == {"max_num_seqs": 32}
 
 
+def test_a_setting_without_an_interval_cannot_be_told_from_the_best() -> None:
+    levels = [*setting(0, 16, {16: 700, 32: 710}), *setting(10, 32, {16: 750, 32: 760})]
+    for level in levels[2:]:
+        del level["intervals"]["served_request_rate"]
+    told = recommended(levels)
+    assert told is not None
+    assert told["server"] == {"max_num_seqs": 16}
+
+
 def test_without_an_slo_the_ceiling_decides() -> None:
     levels = [*setting(0, 8, {8: 400, 16: 405}, slo=None), *setting(10, 16, {8: 400, 16: 700}, slo=None)]
     told = recommended(levels)
