@@ -5,21 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from server.roofline import MEMORY_UTILIZATION, Gpu, Model, kv_bytes, kv_capacity_tokens
+from server.roofline import Gpu, Model, kv_bytes, kv_capacity_tokens
 
 
-def sequences_that_fit(
-    model: Model, gpu: Gpu, *, length: float, memory_utilization: float = MEMORY_UTILIZATION
-) -> int | None:
+def sequences_that_fit(model: Model, gpu: Gpu, *, length: float, memory_utilization: float) -> int | None:
     """Sequences of `length` tokens beside the weights; None where the KV cache or the memory is not known."""
     if not length or not model.kv_bytes_per_token or math.isinf(gpu.memory_bytes):
         return None
     return int(kv_capacity_tokens(model, gpu, memory_utilization=memory_utilization) // length)
 
 
-def kv_cache(
-    model: Model, *, length: int, batch: int, gpu: Gpu | None, memory_utilization: float = MEMORY_UTILIZATION
-) -> dict[str, Any]:
+def kv_cache(model: Model, *, length: int, batch: int, gpu: Gpu | None, memory_utilization: float) -> dict[str, Any]:
     """{bytes_per_token, bytes_per_sequence, bytes, tokens_that_fit, sequences_that_fit}; the last two None without a memory.
 
     What fits is what `memory_utilization` of the memory leaves beside the weights. Activations and CUDA graphs take some

@@ -12,7 +12,7 @@ import numpy as np
 from loadgen.record import OK
 from loadgen.stats.columns import MISSING, Columns, Flags, Floats
 from loadgen.stats.latency_fields import latency_fields, weak_fields
-from loadgen.stats.load import Window, served_parts, within
+from loadgen.stats.load import Served, Window, within
 from loadgen.stats.percentile import Samples
 from loadgen.stats.token_counts import token_counts
 
@@ -41,6 +41,7 @@ def class_figures(
     statuses: Sequence[str],
     durations: Mapping[str, Floats],
     kinds: Sequence[RequestKind],
+    served: Served,
 ) -> list[dict[str, Any]]:
     """One object a class; empty where there is only one.
 
@@ -52,7 +53,6 @@ def class_figures(
     window_s = (window[1] - window[0]) / 1e9
     arrived = within(c.arrivals_ns, window) & ~c.failed[c.request]
     completed = within(c.finished_ns, window) & c.ok
-    served = served_parts(c)
     inside = within(served.instant_ns, window)
     figures = []
     for number, kind in enumerate(kinds):

@@ -14,7 +14,7 @@ import numpy as np
 from loadgen.stats.columns import MISSING, Columns, Flags, Floats, Ints
 from loadgen.stats.latencies import PER_REQUEST, Gaps
 from loadgen.stats.latency_fields import PERCENTILES
-from loadgen.stats.load import Window, served_parts, within
+from loadgen.stats.load import Served, Window, within
 from loadgen.stats.long_run import MeanError, mean_error, share_interval, t_quantile
 from loadgen.stats.percentile import SAMPLES_BEYOND, Values, rank
 
@@ -39,6 +39,7 @@ def level_intervals(
     itl: Gaps,
     itl_inside: Flags,
     good: Flags | None,
+    served: Served,
 ) -> dict[str, Bounds]:
     """The interval of each figure of the level object that has one, in the figure's own unit.
 
@@ -56,7 +57,7 @@ def level_intervals(
     found["output_throughput"] = _rate(c.arrivals_ns[counted], c.tokens[counted], window)
     completed = _rate(c.finished_ns[within(c.finished_ns, window) & c.ok], None, window)
     found["completed_request_rate"] = found["request_throughput"] = completed
-    found["served_request_rate"] = _served(c, begun, window, durations["e2el"])
+    found["served_request_rate"] = _served(c, served, begun, window, durations["e2el"])
     if good is not None:
         found["request_goodput"] = _rate(anchor_ns[good], None, window)
     return found
@@ -181,14 +182,13 @@ def _rate(instant_ns: Ints, weights: Floats | None, window: Window) -> Bounds:
     return max(0.0, mean - error.half_width) * a_second, (mean + error.half_width) * a_second
 
 
-def _served(c: Columns, begun: Flags, window: Window, e2el_ns: Floats) -> Bounds:
+def _served(c: Columns, parts: Served, begun: Flags, window: Window, e2el_ns: Floats) -> Bounds:
     """Of requests served a second: that of the rate at which their parts came, and in a closed loop never narrower than what so
     many requests of such different durations leave open.
 
     A user is a renewal process: the number of requests that it ends in a long time has a relative error of the durations'
     coefficient of variation over the root of the number (D. R. Cox, Renewal Theory, 1962), however evenly its tokens come.
     """
-    parts = served_parts(c)
     inside = within(parts.instant_ns, window)
     low, high = _rate(parts.instant_ns[inside], parts.share[inside], window)
     spent = e2el_ns[begun & ~np.isnan(e2el_ns)]

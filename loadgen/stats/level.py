@@ -23,7 +23,7 @@ from loadgen.stats.dataset import dataset_passes
 from loadgen.stats.intervals import complete, level_intervals
 from loadgen.stats.latencies import LATENCIES, chunk_gaps, itl_gaps, per_request_ns
 from loadgen.stats.latency_fields import latency_fields, weak_fields
-from loadgen.stats.load import ended_after_change, full_run, in_flight, request_rates, token_rates, within
+from loadgen.stats.load import ended_after_change, full_run, in_flight, request_rates, served_parts, token_rates, within
 from loadgen.stats.open_loop import open_loop_figures
 from loadgen.stats.percentile import Samples
 from loadgen.stats.phases import phases
@@ -79,10 +79,11 @@ def level_object(
 
     slos = latency_slos(slo or {}, open_loop=plan.concurrency is None)
     good = good_requests(slos, c, durations, itl, every) & begun if slos else None
-    bounds = level_intervals(c, begun, window, durations, itl, itl_inside, good)
+    served = served_parts(c)
+    bounds = level_intervals(c, begun, window, durations, itl, itl_inside, good, served)
     mine = np.fromiter((record.level == plan.level for record in records), np.bool_, c.n)
     achieved, peak = in_flight(c, window)
-    rates = request_rates(c, window)
+    rates = request_rates(c, served, window)
     open_loop = open_loop_figures(plan, c, begun, health, window)
     if open_loop is not None:
         rates["offered_request_rate"] = open_loop["offered"] / window_s
@@ -120,7 +121,7 @@ def level_object(
         "not_streamed": sum(not record.streamed for record in belonging),
         "finish_reasons": dict(Counter(r.finish_reason or "none" for r in belonging if r.status == OK).most_common()),
         "error_reasons": _error_reasons(belonging),
-        "classes": class_figures(c, begun, window, [record.status for record in records], durations, kinds),
+        "classes": class_figures(c, begun, window, [record.status for record in records], durations, kinds, served),
         "turns": turn_figures(plan, c, begun, [record.status for record in records], durations),
         "full_run": full_run(c, mine),
         "phases": phases(plan, records, c, durations, mine),

@@ -57,10 +57,9 @@ def token_rates(c: Columns, window: Window) -> dict[str, Any]:
     }
 
 
-def request_rates(c: Columns, window: Window) -> dict[str, float | None]:
-    """Requests per second: offered by the schedule (None in a closed loop), sent, completed ok, and served (`served_parts`)."""
+def request_rates(c: Columns, served: Served, window: Window) -> dict[str, float | None]:
+    """Requests per second: offered by the schedule (None in a closed loop), sent, completed ok, and served by their tokens."""
     window_s = (window[1] - window[0]) / 1e9
-    served = served_parts(c)
     open_loop = bool((c.scheduled_ns != MISSING).any())
     return {
         "offered_request_rate": int(within(c.scheduled_ns, window).sum()) / window_s if open_loop else None,
