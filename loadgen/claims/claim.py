@@ -106,7 +106,7 @@ def judge(claim: Claim) -> dict[str, Any]:
     batch = claim.running
     single, at = claim.ceiling(1), claim.ceiling(batch)
     least = claim.least_batch()
-    verdict, nature, reasons = _verdict(claim, single, at, least)
+    verdict, nature, reasons = _verdict(claim)
     if verdict != PLAUSIBLE and not (claim.gpus_stated and claim.precision_stated):
         verdict, nature, reasons = _as_far_as_stated(claim, verdict, nature, reasons)
     return {
@@ -125,8 +125,8 @@ def judge(claim: Claim) -> dict[str, Any]:
     }
 
 
-def _verdict(claim: Claim, single: float, at: float, least: int | None) -> tuple[str, str | None, list[str]]:
-    users = claim.concurrency
+def _verdict(claim: Claim) -> tuple[str, str | None, list[str]]:
+    users, single, at, least = claim.concurrency, claim.ceiling(1), claim.ceiling(claim.running), claim.least_batch()
     if not claim.weights_fit:
         return IMPOSSIBLE, None, [_does_not_fit(claim)]
     if claim.most_that_fit() == 0:
@@ -169,7 +169,7 @@ def _as_far_as_stated(
     ):
         model = replace(claim.model, weight_bytes_per_parameter=size)
         other = replace(claim, gpu=claim.gpu.times(count), model=model)
-        found, _, why = _verdict(other, other.ceiling(1), other.ceiling(other.running), other.least_batch())
+        found, _, why = _verdict(other)
         if _BEST_FIRST.index(found) < _BEST_FIRST.index(best):
             best, text = found, f"{_assumed(other, count)}: {found}, {why[0]}"
     if best == verdict:
