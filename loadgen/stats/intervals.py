@@ -194,7 +194,7 @@ def _served(c: Columns, parts: Served, begun: Flags, window: Window, e2el_ns: Fl
     spent = e2el_ns[begun & ~np.isnan(e2el_ns)]
     if low is None or high is None or (c.scheduled_ns != MISSING).any():
         return low, high
-    if spent.size < 2:
+    if spent.size < 2 or not spent.any():
         return None, None
     mean = float(parts.share[inside].sum()) / ((window[1] - window[0]) / 1e9)
     half = t_quantile(spent.size - 1) * float(spent.std(ddof=1) / spent.mean()) / math.sqrt(spent.size) * mean

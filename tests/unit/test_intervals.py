@@ -102,6 +102,12 @@ def test_requests_in_step_have_exact_intervals_and_no_request_has_none() -> None
     assert {name for name in nothing["intervals"] if name.endswith("_ms")} == set()
 
 
+def test_requests_that_end_at_once_have_a_rate_but_no_interval_of_it() -> None:
+    level = level_object(plan(0, 900), [request(100 + 20 * k, [100 + 20 * k]) for k in range(40)], [])
+    assert level["served_request_rate"] == pytest.approx(40 / 0.9)
+    assert level["intervals"].get("served_request_rate") is None
+
+
 def test_a_level_of_a_hundred_thousand_requests_gets_its_intervals_in_about_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
