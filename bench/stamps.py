@@ -91,7 +91,7 @@ async def our_client(url: str, gap_s: float, streams: int) -> list[Stamped]:
             level=0, index=number, user=number, worker=0, endpoint="chat", dispatched_ns=time.monotonic_ns()
         )
         await client.send(body, exchange, str(number))
-        return list(zip(exchange.chunks, exchange.chunk_ns, strict=True))
+        return list(zip(exchange.chunks(), exchange.chunk_ns, strict=True))
 
     try:
         return await asyncio.gather(*(one(number) for number in range(streams)))

@@ -6,7 +6,6 @@ case because a test should read like the case it states: `[(50, ROLE), (400, C("
 """
 
 import json
-from array import array
 
 from loadgen.wire.exchange import Exchange
 
@@ -89,7 +88,7 @@ def NORMAL(n: int, first: float, gap: float) -> Script:
 
 def exchange(script: Script, **fields: object) -> Exchange:
     """What the client would have seen of `script`: one read a write, a body that ended as it should with the last one."""
-    chunk_ns = array("q", (SENT_NS + round(at * 1e6) for at, _ in script))
+    chunk_ns = [SENT_NS + round(at * 1e6) for at, _ in script]
     seen: dict[str, object] = {
         "level": 0,
         "index": 0,
@@ -101,12 +100,13 @@ def exchange(script: Script, **fields: object) -> Exchange:
         "response_started_ns": SENT_NS,
         "http_status": 200,
         "content_type": "text/event-stream; charset=utf-8",
-        "chunks": [data for _, data in script],
-        "chunk_ns": chunk_ns,
         "finished_ns": chunk_ns[-1] if script else SENT_NS,
         "body_complete": True,
     }
-    return Exchange(**(seen | fields))  # type: ignore[arg-type]
+    made = Exchange(**(seen | fields))  # type: ignore[arg-type]
+    for (_, data), arrival_ns in zip(script, chunk_ns, strict=True):
+        made.add(data, arrival_ns)
+    return made
 
 
 def refused(status: int, message: str, at_ms: float = 1, **fields: object) -> Exchange:

@@ -15,7 +15,7 @@ from loadgen.wire.tokens import generated
 
 def answer_text(exchange: Exchange) -> str:
     """What was said, streamed or whole; empty where there was no visible text. Never raises."""
-    body = b"".join(exchange.chunks)
+    body = exchange.payload()
     if exchange.content_type.partition(";")[0].strip().lower() != "text/event-stream":
         return _plain(_whole(load(body)))
     events, unfinished = parse(body)

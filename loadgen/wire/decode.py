@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +41,7 @@ def decode(
     text came and the server did not count; without it N stays None. `ends` is given the bytes of the body up to the end
     of each token-carrying event, for the audit. What the target did never raises: it is data.
     """
-    body = b"".join(exchange.chunks)
+    body = exchange.payload()
     stream: Stream | None = None
     if exchange.http_status == 200 and not exchange.streamed:
         media_type, complete = _media_type(exchange), exchange.body_complete
@@ -185,7 +184,7 @@ def _arrivals_ns(exchange: Exchange, ends: list[int]) -> NDArray[np.int64]:
         return np.empty(0, np.int64)
     chunk_ns = np.maximum.accumulate(np.array(exchange.chunk_ns, np.int64))
     # The first chunk that reaches so far; an empty chunk after it brought nothing.
-    chunk_ends = list(accumulate(map(len, exchange.chunks)))
+    chunk_ends = exchange.chunk_ends.tolist()
     first = bisect_left(chunk_ends, ends[0])
     if chunk_ends[first : first + len(ends)] == ends:  # a chunk for each, as nearly always
         return chunk_ns[first : first + len(ends)]

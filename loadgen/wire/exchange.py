@@ -5,9 +5,12 @@ Filled by the transport and the client on the hot path; turned into a `RequestRe
 
 from __future__ import annotations
 
+import dataclasses
 from array import array
+from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from itertools import accumulate
+from typing import Any, Literal, Protocol
 
 from loadgen.wire.payload import load
 from loadgen.wire.sse import FirstToken
@@ -16,7 +19,9 @@ from loadgen.wire.tokens import is_error
 Endpoint = Literal["chat", "completions"]
 
 
-# A chunk shorter than this may hold only the last part of `data: [DONE]`; so much before it is enough to know.
+_DATA = b"data:"
+
+# A chunk may hold only the last part of `data: [DONE]`; so much before it is enough to know.
 _SPLIT_BYTES = 32
 
 
@@ -33,13 +38,14 @@ class Wire(Protocol):
     """The longest time that stamped bytes lay in the kernel before they were handed on."""
 
 
-def _stamps() -> array[int]:
+def _integers() -> array[int]:
     return array("q")
 
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """One request on the wire. `chunks[i]` (payload bytes, de-chunked) arrived at `chunk_ns[i]` on the monotonic clock."""
+    """One request on the wire. A chunk is what one read brought of the payload (without HTTP's framing); chunk i arrived at
+    `chunk_ns[i]` on the monotonic clock."""
 
     level: int
     index: int
@@ -76,8 +82,14 @@ class Exchange:
     response_started_ns: int | None = None
     http_status: int | None = None
     content_type: str = ""
-    chunks: list[bytes] = field(default_factory=list)
-    chunk_ns: array[int] = field(default_factory=_stamps)
+    body: bytearray = field(default_factory=bytearray)
+    """The chunks that were joined, all but `fresh`: one object, however many tokens a stream has."""
+    chunk_ends: array[int] = field(default_factory=_integers)
+    """shape (joined chunks,): bytes of `body` up to the end of each."""
+    chunk_ns: array[int] = field(default_factory=_integers)
+    """shape (chunks,): arrivals, of `fresh` too."""
+    fresh: list[bytes] = field(default_factory=list)
+    """The chunks that came since they were joined the last time."""
     last_arrival_ns: int | None = None
     """Arrival of the latest read, whatever it brought."""
     kernel_stamps: bool = False
@@ -129,63 +141,87 @@ class Exchange:
 
     def add(self, chunk: bytes, arrival_ns: int) -> None:
         """Keeps the payload bytes of one read; what they say is looked at by `note_chunks`, many at a time."""
-        self.chunks.append(chunk)
+        self.fresh.append(chunk)
         self.chunk_ns.append(arrival_ns)
         self.last_arrival_ns = arrival_ns
 
+    def payload(self) -> bytes:
+        """All that came of the body."""
+        self._join()
+        return bytes(self.body)
+
+    def chunks(self) -> list[bytes]:
+        """The same, chunk by chunk."""
+        self._join()
+        return [self._chunk(k) for k in range(len(self.chunk_ends))]
+
+    def snapshot(self, **changes: Any) -> Exchange:
+        """A copy with these changes, which what arrives later leaves alone."""
+        self._join()
+        return dataclasses.replace(
+            self, body=self.body[:], chunk_ends=self.chunk_ends[:], chunk_ns=self.chunk_ns[:], fresh=[], **changes
+        )
+
     def note_chunks(self, now_ns: int) -> bool:
         """Notes tokens and ends in the chunks that came since the last call; False when there are none."""
-        first, self.noted, self.noted_ns = self.noted, len(self.chunks), now_ns
+        self._join()
+        first, self.noted, self.noted_ns = self.noted, len(self.chunk_ends), now_ns
         if first == self.noted:
             return False
-        new = self.chunks[first:]
-        text = b"".join(new)
-        if self.error_begun or b"[DONE]" in text or b'"error"' in text or min(map(len, new)) < _SPLIT_BYTES:
+        body, start = self.body, self._start(first)
+        done_may_be_in = body.find(b"[DONE]", max(0, start - _SPLIT_BYTES)) >= 0
+        if done_may_be_in or self.error_begun or body.find(b'"error"', start) >= 0:
             for k in range(first, self.noted):
                 self._note_end(k)
         if self.first_token_ns is None:
-            first = self._note_first_token(first)
-            text = b"".join(self.chunks[first:])
-        if events := text.count(b"data:"):
+            start = self._note_first_token(first)
+        start = max(0, start + 1 - len(_DATA))  # the first may have been cut
+        if events := body.count(_DATA, start):
             self.events += events
-            latest = next((k for k in range(self.noted - 1, first, -1) if b"data:" in self.chunks[k]), first)
-            self.last_event_ns = self.chunk_ns[latest]
+            self.last_event_ns = self.chunk_ns[bisect_left(self.chunk_ends, body.rfind(_DATA, start) + len(_DATA))]
         return True
 
+    def _join(self) -> None:
+        self.chunk_ends.fromlist(list(accumulate(map(len, self.fresh), initial=len(self.body)))[1:])
+        self.body += b"".join(self.fresh)
+        self.fresh.clear()
+
+    def _start(self, k: int) -> int:
+        return self.chunk_ends[k - 1] if k > 0 else 0
+
+    def _chunk(self, k: int) -> bytes:
+        return bytes(self.body[self._start(k) : self.chunk_ends[k]])
+
     def _note_end(self, k: int) -> None:
-        chunk = self.chunks[k]
-        if (b"[DONE]" in chunk or len(chunk) < _SPLIT_BYTES) and self.done_ns is None and self._says_done(k):
+        if self.done_ns is None and self._says_done(k):
             self.done_ns = self.chunk_ns[k]
-        if b'"error"' in chunk or self.error_begun:
+        if self.error_begun or self.body.find(b'"error"', self._start(k), self.chunk_ends[k]) >= 0:
             self.error_begun = not self.error_begun  # the rest of the event may come with the next chunk
             if self.done_ns is None and self.streamed and self._says_error(k):
                 self.done_ns = self.chunk_ns[k]
 
     def _note_first_token(self, first: int) -> int:
-        """Index of the chunk after the one that brought the first token, or of the next that may."""
+        """Where the chunk ends that brought the first token; else, where all ends that came."""
         for k in range(first, self.noted):
-            if self.streamed and self.first_token.feed(self.chunks[k]):
+            if self.streamed and self.first_token.feed(self._chunk(k)):
                 self.first_token_ns = self.last_event_ns = self.chunk_ns[k]
                 self.events = 1
-                return k + 1
-        return self.noted
+                return self.chunk_ends[k]
+        return len(self.body)
 
     def _says_done(self, k: int) -> bool:
-        """Whether a line of the chunks up to this is `data: [DONE]`; a text that quotes it does not begin its line."""
-        text, at = self.chunks[k], k
-        while at and len(text) < len(self.chunks[k]) + _SPLIT_BYTES:
-            at -= 1
-            text = self.chunks[at] + text
+        """Whether a line that ends in this chunk is `data: [DONE]`; a text that quotes it does not begin its line."""
+        text = bytes(self.body[max(0, self._start(k) - _SPLIT_BYTES) : self.chunk_ends[k]])
         found = text.rfind(b"[DONE]")
         if found < 0:
             return False
         line = max(text.rfind(b"\n", 0, found), text.rfind(b"\r", 0, found)) + 1
         before, after = text[line:found].strip(b' \t"'), text[found + 6 :].lstrip(b' \t"')[:1]
-        return before == b"data:" and after in (b"\n", b"\r")
+        return before == _DATA and after in (b"\n", b"\r")
 
     def _says_error(self, k: int) -> bool:
         """Whether this chunk, or the one before and this, hold an error event, behind which nothing good can come. Text
         that quotes one has its quotation marks escaped; an event in more pieces is met by the limit between tokens."""
-        lines = b"".join(self.chunks[max(0, k - 1) : k + 1]).splitlines()
-        events = (load(line.removeprefix(b"data:")) for line in lines if line.startswith(b"data:"))
+        lines = bytes(self.body[self._start(k - 1) : self.chunk_ends[k]]).splitlines()
+        events = (load(line.removeprefix(_DATA)) for line in lines if line.startswith(_DATA))
         return any(type(event) is dict and is_error(event) for event in events)

@@ -259,13 +259,7 @@ class Generator:
     def _give_up(self, exchange: Exchange) -> None:
         """Records what has arrived so far; the request itself runs on, so the load stays unchanged."""
         exchange.note_wire()
-        snapshot = dataclasses.replace(
-            exchange,
-            chunks=list(exchange.chunks),
-            chunk_ns=exchange.chunk_ns[:],
-            finished_ns=time.monotonic_ns(),
-            failure=_GIVEN_UP,
-        )
+        snapshot = exchange.snapshot(finished_ns=time.monotonic_ns(), failure=_GIVEN_UP)
         self._given_up.add(exchange)
         self.finished.append((decode(snapshot), None))
 

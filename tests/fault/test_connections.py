@@ -145,14 +145,14 @@ def test_a_resumed_parser_brings_no_stamp() -> None:
     async def script(client: Client) -> list[RequestRecord]:
         asking = asyncio.ensure_future(ask(client))
         async with asyncio.timeout(10):
-            while not (client.open and next(iter(client.open)).chunks):
+            while not (client.open and next(iter(client.open)).chunk_ns):
                 await asyncio.sleep(0.005)
         exchange = next(iter(client.open))
         (handler,) = (one for one in gc.get_objects() if isinstance(one, StampingHandler) and one._exchange is exchange)
-        before = exchange.last_arrival_ns, len(exchange.chunks)
+        before = exchange.last_arrival_ns, len(exchange.chunk_ns)
         handler.resume_reading()
         seen.append(before)
-        seen.append((exchange.last_arrival_ns, len(exchange.chunks)))
+        seen.append((exchange.last_arrival_ns, len(exchange.chunk_ns)))
         return [await asking]
 
     with ScriptedServer(NORMAL(3, 20, 200)) as server:

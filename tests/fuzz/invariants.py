@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from loadgen.record import RequestRecord, is_status
@@ -96,12 +95,11 @@ def _differs_only_in_stamps(record: RequestRecord, whole: RequestRecord) -> None
 
 def _arrives_with_its_last_byte(seen: Exchange, body: bytes, fields: dict[str, Any]) -> None:
     """Read byte by byte, an arrival names the event's last byte; in other pieces, the piece that holds that byte."""
-    by_byte = exchange([], chunks=[body[k : k + 1] for k in range(len(body))], **fields)
-    by_byte.chunk_ns = array("q", range(len(body)))
+    by_byte = exchange([], **fields)
+    for k in range(len(body)):
+        by_byte.add(body[k : k + 1], k)
     last_bytes = decode(by_byte).arrivals_ns.tolist()
-    ends: list[int] = []
-    for piece in seen.chunks:
-        ends.append(len(piece) + (ends[-1] if ends else 0))
+    ends = list(accumulate(map(len, seen.chunks())))
     expected = [seen.chunk_ns[next(k for k, end in enumerate(ends) if end > byte)] for byte in last_bytes]
     assert decode(seen).arrivals_ns.tolist() == expected
 
@@ -109,7 +107,7 @@ def _arrives_with_its_last_byte(seen: Exchange, body: bytes, fields: dict[str, A
 def _is_seen_on_the_hot_path(pieces: Sequence[bytes]) -> None:
     """The exchange names the first token while it reads; of a body that broke off, since a last event without its blank
     line is known only when the body has ended."""
-    reading = exchange([], chunk_ns=array("q"), body_complete=False)
+    reading = exchange([], body_complete=False)
     for k, piece in enumerate(pieces):
         reading.add(piece, SENT_NS + k * _STEP_NS)
     reading.note_chunks(SENT_NS)

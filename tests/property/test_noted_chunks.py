@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from array import array
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +28,7 @@ EVENTS = st.sampled_from(
 
 
 def noted(chunks: list[bytes], looks: list[bool]) -> Exchange:
-    seen: Exchange = exchange([], chunk_ns=array("q"))
+    seen: Exchange = exchange([])
     for k, (chunk, look) in enumerate(zip(chunks, looks, strict=True)):
         seen.add(chunk, k)
         if look:
@@ -48,14 +47,9 @@ def test_tokens_and_ends_are_found_at_the_chunk_that_brought_them(
     looks = data.draw(st.lists(st.booleans(), min_size=len(chunks), max_size=len(chunks)))
     each = noted(chunks, [True] * len(chunks))
     some = noted(chunks, looks)
-    assert (some.done_ns, some.first_token_ns, some.error_begun) == (
-        each.done_ns,
-        each.first_token_ns,
-        each.error_begun,
-    )
-    assert some.events >= each.events  # `data:` that was cut is seen in the chunks together
-    if each.events == some.events:
-        assert some.last_event_ns == each.last_event_ns
+    for name in ("done_ns", "first_token_ns", "last_event_ns", "error_begun", "events"):
+        assert getattr(some, name) == getattr(each, name), name
+    assert some.chunks() == each.chunks() == chunks
 
 
 def test_a_second_look_at_the_same_chunks_notes_nothing() -> None:
@@ -63,3 +57,18 @@ def test_a_second_look_at_the_same_chunks_notes_nothing() -> None:
     events = seen.events
     assert not seen.note_chunks(7)
     assert (seen.events, seen.noted_ns) == (events, 7)
+
+
+def test_what_was_looked_at_is_one_object_however_many_tokens_came() -> None:
+    seen = noted([C("a")] * 1000, [False] * 1000)
+    assert (seen.fresh, bytes(seen.body), len(seen.chunk_ends)) == ([], C("a") * 1000, 1000)
+
+
+def test_a_snapshot_keeps_what_had_come_and_the_stream_goes_on() -> None:
+    seen = noted([C("a")], [False])
+    seen.add(C("b"), 1)
+    then = seen.snapshot(finished_ns=2)
+    seen.add(C("c"), 3)
+    seen.note_chunks(4)
+    assert (then.chunks(), list(then.chunk_ns), then.finished_ns) == ([C("a"), C("b")], [0, 1], 2)
+    assert (seen.chunks(), list(seen.chunk_ns), seen.events) == ([C("a"), C("b"), C("c")], [0, 1, 3], 3)

@@ -129,7 +129,7 @@ def test_an_event_arrives_with_the_piece_that_holds_its_end(pieces: list[bytes])
     seen = exchange(scripted(pieces))
     ends = [end for _, end, _ in by_the_rules(b"".join(pieces))[0]]
     so_far, possible = 0, set()
-    for piece, at_ns in zip(seen.chunks, seen.chunk_ns, strict=True):
+    for piece, at_ns in zip(seen.chunks(), seen.chunk_ns, strict=True):
         possible |= {at_ns for end in ends if so_far < end <= so_far + len(piece)}
         so_far += len(piece)
     record = decode(seen)
@@ -143,7 +143,7 @@ def test_the_watch_sees_the_first_token_when_the_record_does(pieces: list[bytes]
     # A body that did not end as it should: its unfinished event counts for neither.
     seen = exchange(scripted(pieces), body_complete=False)
     watch = FirstToken()
-    at = [at_ns for piece, at_ns in zip(seen.chunks, seen.chunk_ns, strict=True) if watch.feed(piece)]
+    at = [at_ns for piece, at_ns in zip(seen.chunks(), seen.chunk_ns, strict=True) if watch.feed(piece)]
     first_ns = decode(seen).first_token_ns
     assert at == ([] if first_ns is None else [first_ns])
     assert watch.seen == (first_ns is not None)

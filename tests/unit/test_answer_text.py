@@ -15,7 +15,8 @@ STREAM = "text/event-stream; charset=utf-8"
 
 def said(*parts: bytes, content_type: str = STREAM) -> str:
     exchange = Exchange(0, 0, 0, 0, "chat", 0, content_type=content_type)
-    exchange.chunks = list(parts)
+    for k, part in enumerate(parts):
+        exchange.add(part, k)
     return answer_text(exchange)
 
 

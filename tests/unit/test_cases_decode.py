@@ -107,7 +107,7 @@ def decoded(seen: Exchange) -> RequestRecord:
     """The record; the watch on the hot path must have seen the first token in the very read that the record names."""
     record = decode(seen)
     watch = FirstToken()
-    at = [at_ns for chunk, at_ns in zip(seen.chunks, seen.chunk_ns, strict=True) if watch.feed(chunk)]
+    at = [at_ns for chunk, at_ns in zip(seen.chunks(), seen.chunk_ns, strict=True) if watch.feed(chunk)]
     assert at == ([] if record.first_token_ns is None else [record.first_token_ns])
     return record
 

@@ -86,8 +86,8 @@ class Server:
         self.scheduled_ns.append(scheduled_ns)
         await asyncio.sleep(0)
         exchange = Exchange(0, turn.k, user, 0, "chat", 0, content_type="text/event-stream; charset=utf-8")
-        exchange.chunks = [C(f"answer {turn.turn}") + FIN("length") + DONE]
         self.ended_ns.append(time.monotonic_ns())
+        exchange.add(C(f"answer {turn.turn}") + FIN("length") + DONE, self.ended_ns[-1])
         ended_ms = self.ended_ns[-1] / 1e6
         record = request(
             ended_ms, [ended_ms], status=self._then(self, len(self.sent)), input_tokens=20 * len(self.sent), n=3

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
-
 import pytest
 
 from loadgen.wire.exchange import Exchange
@@ -14,7 +12,7 @@ BEFORE = C("a") + FIN("stop") + U(9, 1)
 
 def done_at(pieces: list[bytes]) -> int | None:
     """Number of the read that was taken for the end."""
-    seen: Exchange = exchange([], chunk_ns=array("q"))
+    seen: Exchange = exchange([])
     for k, piece in enumerate(pieces):
         seen.add(piece, k)
         seen.note_chunks(k)

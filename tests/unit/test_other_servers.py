@@ -30,7 +30,7 @@ def received(body: bytes, pieces: int) -> Exchange:
     """The body in so many chunks, 1 ms apart."""
     size = -(-len(body) // pieces)
     chunks = [body[start : start + size] for start in range(0, len(body), size)]
-    return Exchange(
+    seen = Exchange(
         level=0,
         index=0,
         user=0,
@@ -40,11 +40,12 @@ def received(body: bytes, pieces: int) -> Exchange:
         sent_ns=1,
         http_status=200,
         content_type="text/event-stream; charset=utf-8",
-        chunks=chunks,
-        chunk_ns=[1_000_000 * (k + 1) for k in range(len(chunks))],
         body_complete=True,
         finished_ns=1_000_000 * (len(chunks) + 1),
     )
+    for k, chunk in enumerate(chunks):
+        seen.add(chunk, 1_000_000 * (k + 1))
+    return seen
 
 
 def test_every_sample_has_its_expected_record() -> None:

@@ -291,7 +291,7 @@ def test_a_unix_socket_is_uvloops_and_its_stamps_are_of_user_space() -> None:
         await asyncio.sleep(0)
         assert far.recv(100) == b"question"
         far.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
-        await until(lambda: exchange.chunks)
+        await until(lambda: exchange.chunk_ns)
         assert exchange.kernel_stamps is False
         assert exchange.sent_ns is not None and exchange.response_started_ns is not None
         assert exchange.sent_ns <= exchange.response_started_ns == exchange.chunk_ns[0]
