@@ -43,7 +43,7 @@ def phase_rows(levels: Sequence[Level]) -> list[dict[str, object]]:
 def why(level: Level) -> str:
     """When the window opened, how long it was, and whether something drifted in it, in words."""
     opened = level["settle_reason"] if level["settled"] is not None else "after the warm-up that was given"
-    length = level["window_reason"] or "as long as was given"
+    length = "until it was interrupted" if level["interrupted"] else level["window_reason"] or "as long as was given"
     steady = level["steady_state"]
     if steady["drifting"]:
         drift = f"{steady['figure']} drifted by {steady['drift_per_window']:+.0%}"

@@ -157,6 +157,7 @@ def test_windows_say_what_was_left_out_and_why_they_are_what_they_are(made: Page
     text = made.text()
     assert "first wave warm-up window drain" in text
     assert "opened: after the warm-up that was given; length: as long as was given; no drift" in text
+    assert text.count("length: until it was interrupted") == 1
 
 
 def test_a_cell_of_the_table_tells_its_interval() -> None:
