@@ -15,7 +15,7 @@ ERROR_RATE = "error_rate"
 
 DEFAULTS: Mapping[str, float] = {
     "output_throughput": 0.05,
-    "request_throughput": 0.10,
+    "served_request_rate": 0.10,
     "p50_ttft_ms": 0.10,
     "p95_ttft_ms": 0.20,
     "p50_tpot_ms": 0.05,
