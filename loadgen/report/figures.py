@@ -125,27 +125,20 @@ def load_cell(level: Level, levels: Sequence[Level]) -> str:
     """What a row's level asked for: `8` in a column that says of what, `8 users` or `4 req/s` where the column has both."""
     if not mixed(levels):
         return asked_number(level)
-    return f"{asked_number(level)} {'req/s' if is_open(level) else 'users'}"
+    unit = "req/s" if is_open(level) else "user" if level["concurrency"] == 1 else "users"
+    return f"{asked_number(level)} {unit}"
+
+
+def level_cells(level: Level, levels: Sequence[Level]) -> list[str]:
+    """The cells of a row that say which of `levels` it is of: swept settings, the repeat where there are any, the load."""
+    settings = [str(level["server"].get(name, ABSENT)) for name in swept_settings(levels)]
+    return [*settings, *([str(level["run"] + 1)] if repeated(levels) else []), load_cell(level, levels)]
 
 
 def class_rows(levels: Sequence[Level], *, of: Sequence[Level] | None = None) -> list[tuple[list[str], Level, Level]]:
     """One entry for each class of each level: (swept settings and load, the level, the class's own figures). `of` are all levels
     of the run where `levels` are only some of them: they decide which settings are named."""
-    swept = swept_settings(of or levels)
-    repeats = repeated(of or levels)
-    return [
-        (
-            [
-                *(str(level["server"].get(name, ABSENT)) for name in swept),
-                *([str(level["run"] + 1)] if repeats else []),
-                load_cell(level, of or levels),
-            ],
-            level,
-            one,
-        )
-        for level in levels
-        for one in level["classes"]
-    ]
+    return [(level_cells(level, of or levels), level, one) for level in levels for one in level["classes"]]
 
 
 def prefix_lines(levels: Sequence[Level]) -> list[str]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadgen.report.figures import ABSENT, Level, number, repeated
-from loadgen.stats.asked import asked_number
-from loadgen.stats.settings import swept_settings
+from loadgen.report.figures import ABSENT, Level, level_cells, number
 
 PHASES = ("first wave", "warm-up", "window", "drain")
 """The groups of the table: TTFT P50 of each; of those that last, how long."""
@@ -15,7 +13,6 @@ PHASES = ("first wave", "warm-up", "window", "drain")
 def phase_rows(levels: Sequence[Level]) -> list[dict[str, object]]:
     """One row a level: `cells` of the settings and the load, TTFT P50 and length of each phase, and `why` the window is what
     it is."""
-    swept, repeats = swept_settings(levels), repeated(levels)
     rows: list[dict[str, object]] = []
     for level in levels:
         phases = level["phases"]
@@ -23,9 +20,7 @@ def phase_rows(levels: Sequence[Level]) -> list[dict[str, object]]:
         rows.append(
             {
                 "cells": [
-                    *(str(level["server"].get(name, ABSENT)) for name in swept),
-                    *([str(level["run"] + 1)] if repeats else []),
-                    asked_number(level),
+                    *level_cells(level, levels),
                     ABSENT if first is None else number(first["p50_ttft_ms"]),
                     number(warmup["p50_ttft_ms"]),
                     number(warmup["duration_s"]),

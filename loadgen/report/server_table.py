@@ -8,8 +8,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.report.figures import ABSENT, Level, load_cell, mixed, number, repeated
-from loadgen.report.level_columns import table_of_levels
+from loadgen.report.figures import ABSENT, Level, level_cells, number
+from loadgen.report.level_columns import level_headings, table_of_levels
 from loadgen.stats.asked import asked_number, asked_of, asked_of_several, is_open
 from loadgen.stats.settings import by_kind, setting_text, swept_settings
 
@@ -43,16 +43,7 @@ def server_rows(levels: Sequence[Level]) -> list[list[str]]:
     """One row a level, if any of them has server metrics: swept settings, run, load, then as `HEADINGS`."""
     if not any(level["server_metrics"] for level in levels):
         return []
-    swept, repeats = swept_settings(levels), repeated(levels)
-    return [
-        [
-            *(str(level["server"].get(name, ABSENT)) for name in swept),
-            *([str(level["run"] + 1)] if repeats else []),
-            load_cell(level, levels),
-            *_cells(level, level["server_metrics"] or {}),
-        ]
-        for level in levels
-    ]
+    return [[*level_cells(level, levels), *_cells(level, level["server_metrics"] or {})] for level in levels]
 
 
 def _cells(level: Level, server: Mapping[str, Any]) -> list[str]:
@@ -82,9 +73,8 @@ def limit_word(level: Level) -> str:
 
 def server_headings(levels: Sequence[Level]) -> list[str]:
     """What the cells of a row are, each in one line."""
-    before = [*swept_settings(levels), *(["run"] if repeated(levels) else [])]
-    load = "load" if mixed(levels) else "asked req/s" if levels and is_open(levels[0]) else "concurrency"
-    return [*before, load, *(heading.replace("-\n", "").replace("\n", " ").strip() for heading in HEADINGS)]
+    headings = [*level_headings(levels), *HEADINGS]
+    return [heading.replace("-\n", "").replace("\n", " ").strip() for heading in headings]
 
 
 def server_table(levels: Sequence[Level]) -> Table | None:

@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from loadgen.report.figures import (
-    ABSENT,
     WEAK_MEANS,
     Conditions,
     Level,
@@ -20,19 +19,18 @@ from loadgen.report.figures import (
     figure,
     how_to_read,
     is_open_loop,
+    level_cells,
     mark,
     notes,
     number,
     ok,
     prefix_lines,
-    repeated,
     slo_mark,
 )
 from loadgen.report.level_columns import table_of_levels
 from loadgen.report.server_table import gpu_lines, limit_lines, outside_lines, server_table
 from loadgen.report.turns import turn_lines, turn_table
-from loadgen.stats.asked import asked_number
-from loadgen.stats.settings import by_kind, by_setting, swept_settings
+from loadgen.stats.settings import by_kind, by_setting
 
 _FIGURES = (
     ("TTFT\nP50 ms", "p50_ttft_ms"),
@@ -66,8 +64,6 @@ _STYLES = {
 
 def table(levels: Sequence[Level]) -> Table:
     """One row a level. Latencies are of one request, rates of all users together; the headings say so."""
-    swept = swept_settings(levels)
-    repeats = repeated(levels)
     has_slo = any(level["slo"] for level in levels)
     made = table_of_levels(levels)
     shown = _OPEN_FIGURES if is_open_loop(levels) else _FIGURES
@@ -79,9 +75,7 @@ def table(levels: Sequence[Level]) -> Table:
     made.add_column("\nvalid", no_wrap=True)
     for level in levels:
         made.add_row(
-            *(Text(str(level["server"].get(name, ABSENT))) for name in swept),
-            *([str(level["run"] + 1)] if repeats else []),
-            asked_number(level),
+            *map(Text, level_cells(level, levels)),
             str(ok(level)),
             str(failed(level)),
             *(figure(level, key) for _, key in shown),

@@ -11,9 +11,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.report.figures import ABSENT, Level, failed, figure, is_open_loop, number, ok, repeated
-from loadgen.stats.asked import asked_number
-from loadgen.stats.settings import swept_settings
+from loadgen.report.figures import ABSENT, Level, failed, figure, level_cells, number, ok
+from loadgen.report.level_columns import level_headings
+from loadgen.stats.asked import is_open
 
 _FIGURES = (
     ("TTFT\nP50 ms", "p50_ttft_ms"),
@@ -36,32 +36,27 @@ _MEANS = (
 def turn_headings(levels: Sequence[Level]) -> list[str]:
     """One a column."""
     return [
-        *(name.replace("_", "\n", 1) for name in swept_settings(levels)),
-        *(["\nrun"] if repeated(levels) else []),
-        "asked\nreq/s" if is_open_loop(levels) else "concur-\nrency",
+        *level_headings(levels),
         "\nturn",
         "n\nok",
         "\nfailed",
         "prompt\ntokens",
         "given\nbefore",
-        *(heading for heading, _ in _shown(levels)),
+        *(heading for heading, _ in _FIGURES),  # those of an open loop are called the same
     ]
 
 
 def turn_rows(levels: Sequence[Level]) -> list[list[str]]:
     """One row for each turn, or group of later ones, of each level; none where requests stand alone."""
-    swept = swept_settings(levels)
     return [
         [
-            *(str(level["server"].get(name, ABSENT)) for name in swept),
-            *([str(level["run"] + 1)] if repeated(levels) else []),
-            asked_number(level),
+            *level_cells(level, levels),
             group["name"],
             str(ok(group)),
             str(failed(group)),
             number(group["mean_input_tokens"]),
             _percent(group["intended_prefix_share"]),
-            *(figure(group, key) for _, key in _shown(levels)),
+            *(figure(group, key) for _, key in (_OPEN_FIGURES if is_open(level) else _FIGURES)),
         ]
         for level in levels
         for group in (level["turns"] or {"by_turn": ()})["by_turn"]
@@ -97,10 +92,6 @@ def turn_lines(levels: Sequence[Level]) -> list[str]:
         )
         lines.append(changed if recounted else same)
     return lines
-
-
-def _shown(levels: Sequence[Level]) -> Sequence[tuple[str, str]]:
-    return _OPEN_FIGURES if is_open_loop(levels) else _FIGURES
 
 
 def _percent(share: float | None) -> str:

@@ -143,6 +143,15 @@ def test_in_an_open_loop_the_table_counts_from_when_a_turn_was_due() -> None:
     assert made["open_loop"]["offered"] == 8
 
 
+def test_users_and_arrivals_in_one_table_have_their_own_figures_and_say_what_their_load_is() -> None:
+    late = [turn(n, s, 50, sent_ms=400 + n, scheduled_ms=n) for s in range(4) for n in (1, 2)]
+    table = turn_table([level(RECORDS), level(late, plan(concurrency=None, request_rate=8.0))])
+    assert table is not None
+    columns = [[str(cell) for cell in column.cells] for column in table.columns]
+    assert columns[0] == ["1 user"] * (len(columns[0]) - 3) + ["8 req/s"] * 3
+    assert columns[6][0] == "300" and columns[6][-3:] == ["~450"] * 3
+
+
 def test_the_spool_keeps_turns_and_reads_what_has_none() -> None:
     written = turn(2, 0, 50, coalesced=[False] * 5)
     (back, alone) = decode_block(encode_records([written, normal(1, 1, 1, coalesced=[False])]))  # type: ignore[misc]

@@ -185,6 +185,8 @@ def test_users_and_the_arrivals_that_confirm_them_have_a_table_each() -> None:
     assert "concurrency n ok" in text
     assert "asked req/s n ok" in text
     assert "concurrency or asked req/s" in text
+    windows = text.split("Windows")[1]
+    assert "2 users" in windows and "4 users" in windows and "20 req/s" in windows
     printed = str(Console(width=100).render_lines(report(levels, CONDITIONS)))
     assert "concur-" in printed
     assert "asked" in printed
