@@ -165,7 +165,7 @@ def audit_lines(levels: Sequence[Level]) -> list[str]:
         single, last, merged = audit["single"], audit["last"], audit["coalesced"]
         differ = " / ".join(number(single[name]) for name in ("p50_ms", "p99_ms", "p999_ms", "max_ms"))
         lines.append(
-            f"audit at {_where([level], swept)}: stamps differ from the packets' by {differ} ms "
+            f"audit at {where_text([level], swept)}: stamps differ from the packets' by {differ} ms "
             f"(P50 / P99 / P99.9 / largest of {single['n']} single events), of {last['n']} last events of an answer by "
             f"{number(last['p50_ms'])} / {number(last['p99_ms'])} ms (P50 / P99), of {merged['n']} coalesced ones by "
             f"{number(merged['p50_ms'])} / {number(merged['p99_ms'])} ms; {audit['unmatched']} events without a packet, "
@@ -199,12 +199,13 @@ def notes(levels: Sequence[Level]) -> list[Note]:
             first_level, first = cases[0]
             which = asked_of if mixed([level for level, _ in cases]) else asked_number
             of_the_first = f"(at {which(first_level)}) " if len(cases) > 1 else ""
-            where = _where([level for level, _ in cases], swept)
+            where = where_text([level for level, _ in cases], swept)
             found.append(Note(severity, where, of_the_first + first["evidence"], first["remedy"]))
     return found
 
 
-def _where(levels: Sequence[Level], swept: Sequence[str]) -> str:
+def where_text(levels: Sequence[Level], swept: Sequence[str]) -> str:
+    """`concurrency 8, 16 with max_num_seqs 4; 2 requests/s`: the loads of some levels, by their swept settings, each once."""
     return "; ".join(_where_of_kind(kind, swept) for kind in by_kind(levels))
 
 
@@ -212,5 +213,8 @@ def _where_of_kind(levels: Sequence[Level], swept: Sequence[str]) -> str:
     groups: dict[str, list[str]] = {}
     for level in levels:
         groups.setdefault(setting_text(level, swept), []).append(asked_number(level))
-    texts = [", ".join(values) + (f" with {setting}" if setting else "") for setting, values in groups.items()]
+    texts = [
+        ", ".join(dict.fromkeys(numbers)) + (f" with {setting}" if setting else "")
+        for setting, numbers in groups.items()
+    ]
     return asked_of_several("; ".join(texts), open_loop=is_open(levels[0]))

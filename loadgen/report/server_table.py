@@ -8,10 +8,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.report.figures import ABSENT, Level, level_cells, number
+from loadgen.report.figures import ABSENT, Level, level_cells, number, where_text
 from loadgen.report.level_columns import level_headings, table_of_levels
-from loadgen.stats.asked import asked_number, asked_of, asked_of_several, is_open
-from loadgen.stats.settings import by_kind, setting_text, swept_settings
+from loadgen.stats.asked import asked_number, asked_of
+from loadgen.stats.settings import by_kind, swept_settings
 
 _GIB = 1 << 30
 _MUCH_OUTSIDE_MS = 20.0
@@ -102,23 +102,10 @@ def limit_lines(levels: Sequence[Level]) -> list[str]:
         last = found[-1]
         where = asked_of(last) if len(by_kind(found)) > 1 else asked_number(last)
         at = f"(at {where}) " if len(found) > 1 else ""
-        lines.append(f"limit at {_where(found, swept)}: {LIMIT_NAMES[kind]}: {at}{last['limit']['text'].rstrip('.')}.")
+        lines.append(
+            f"limit at {where_text(found, swept)}: {LIMIT_NAMES[kind]}: {at}{last['limit']['text'].rstrip('.')}."
+        )
     return lines
-
-
-def _where(levels: Sequence[Level], swept: Sequence[str]) -> str:
-    return "; ".join(_where_of_kind(kind, swept) for kind in by_kind(levels))
-
-
-def _where_of_kind(levels: Sequence[Level], swept: Sequence[str]) -> str:
-    groups: dict[str, list[str]] = {}
-    for level in levels:
-        groups.setdefault(setting_text(level, swept), []).append(asked_number(level))
-    texts = [
-        ", ".join(dict.fromkeys(numbers)) + (f" with {setting}" if setting else "")
-        for setting, numbers in groups.items()
-    ]
-    return asked_of_several("; ".join(texts), open_loop=is_open(levels[0]))
 
 
 def outside_lines(levels: Sequence[Level]) -> list[str]:
@@ -133,7 +120,7 @@ def outside_lines(levels: Sequence[Level]) -> list[str]:
     if not told:
         return []
     _, worst, text = max(told, key=lambda one: one[0])
-    return [f"client and server at {_where([worst], swept_settings(levels))}: {text}."]
+    return [f"client and server at {where_text([worst], swept_settings(levels))}: {text}."]
 
 
 def gpu_lines(levels: Sequence[Level]) -> list[str]:
@@ -142,7 +129,7 @@ def gpu_lines(levels: Sequence[Level]) -> list[str]:
     if not seen:
         return []
     best = max(seen, key=lambda level: level["output_throughput"])
-    return [f"at {_where([best], swept_settings(levels))}: {_gpu(gpu)}." for gpu in best["server_metrics"]["gpus"]]
+    return [f"at {where_text([best], swept_settings(levels))}: {_gpu(gpu)}." for gpu in best["server_metrics"]["gpus"]]
 
 
 def _gpu(gpu: Mapping[str, Any]) -> str:
