@@ -11,8 +11,8 @@ from loadgen import host
 from loadgen.command_line import command_line
 from loadgen.commit import commit
 from loadgen.controller.capture import Capture
-from loadgen.controller.fleet import Worker
 from loadgen.controller.target import Target
+from loadgen.controller.worker import Worker
 from loadgen.datasets.plan import SurveyedDataset, provenance_of
 from loadgen.datasets.workload import DatasetWorkload
 from loadgen.errors import UsageError

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gevent
@@ -20,8 +18,10 @@ from locust.exception import RPCError
 from locust.runners import STATE_MISSING
 
 from loadgen import messages, spool
+from loadgen.controller.local_workers import LocalWorkers
+from loadgen.controller.worker import Worker
 from loadgen.errors import LoadgenError, UsageError
-from loadgen.host import boot_id, die_with_parent_option
+from loadgen.host import boot_id
 from loadgen.messages import (
     Ack,
     Block,
@@ -43,44 +43,11 @@ _PINGS = 12
 _POLL_S = 0.02
 _CONNECT_S = 30.0
 _FINISH_S = 15.0
-# Files that a worker needs beside its connections to the target.
-_OWN_DESCRIPTORS = 64
-
 
 # The users of a level are there at once; the ramp that spreads their first requests is ours.
 logging.getLogger("locust.runners").addFilter(lambda entry: "spawn rate is very high" not in str(entry.msg))
 
 Pause = Callable[[float], object]
-
-
-@dataclass(slots=True)
-class Worker:
-    """One worker and what it has said so far."""
-
-    client_id: str
-    index: int
-    hello: Hello
-    same_clock: bool
-    """Whether it runs on this machine, whose monotonic clock it then shares."""
-    offset_ns: int = 0
-    error_ns: int = 0
-    ready: Ready | None = None
-    level_done: LevelDone | None = None
-    finished: Finished | None = None
-    live: dict[str, Any] = field(default_factory=dict)
-    lost: bool = False
-    """Whether it is missing, or was at some time since the level began."""
-    problem: str | None = None
-    block_writer: spool.SpoolWriter | None = None
-    blocks: int = 0
-    """Blocks of its spool that have come, in order."""
-
-    def has_done(self, level: int) -> bool:
-        """Whether it has said that the level is done and everything that it wrote has come."""
-        done = self.level_done
-        if done is None or done.level != level:
-            return False
-        return self.blocks >= done.blocks or (self.ready is not None and self.ready.shares_folder)
 
 
 class Fleet:
@@ -113,7 +80,7 @@ class Fleet:
         self._user_class: type[User] | None = user_class if further_classes else None
         self._environment = runner.environment
         self.workers: dict[str, Worker] = {}
-        self._local: list[subprocess.Popen[bytes]] = []
+        self._local = LocalWorkers()
         self._on_live = on_live
         self._pause = pause
         self.on_progress: Callable[[int, Progress], object] | None = None
@@ -139,26 +106,19 @@ class Fleet:
 
     def start_local(self, count: int, log: Any) -> None:
         """Starts workers on this host; they die with this process, and their output goes to `log`."""
-        command = [sys.executable, "-m", "loadgen", "worker", *die_with_parent_option()]
-        command += ["--master-host", "127.0.0.1", "--master-port", str(self.port)]
-        for _ in range(count):
-            # A session of its own: Ctrl-C at the terminal reaches the controller alone, which ends the run in order.
-            self._local.append(
-                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-            )
+        self._local.start(count, self.port, log)
 
     def await_workers(self, count: int) -> None:
         """Waits until `count` workers have said hello. Raises LoadgenError when one dies or does not come."""
-        deadline = time.monotonic() + (_CONNECT_S if len(self._local) == count else float("inf"))
+        deadline = time.monotonic() + (_CONNECT_S if len(self._local.processes) == count else float("inf"))
         while len(self.workers) < count:
             if self._refused is not None:
                 raise self._refused
-            for process in self._local:
-                if process.poll() is not None:
-                    raise LoadgenError(
-                        f"A worker ended with exit code {process.returncode} before it connected.",
-                        hint="its output is in run.log in the run folder",
-                    )
+            for process in self._local.ended():
+                raise LoadgenError(
+                    f"A worker ended with exit code {process.returncode} before it connected.",
+                    hint="its output is in run.log in the run folder",
+                )
             if time.monotonic() > deadline:
                 raise LoadgenError(
                     f"Only {len(self.workers)} of {count} workers connected within {_CONNECT_S:g} s.",
@@ -238,7 +198,7 @@ class Fleet:
         if worker.finished is not None:
             return False
         node = self.runner.clients.get(worker.client_id)
-        if worker.same_clock and worker.hello.pid in {p.pid for p in self._local if p.poll() is not None}:
+        if worker.same_clock and worker.hello.pid in {process.pid for process in self._local.ended()}:
             if node is not None:
                 self._drop(worker.client_id)
             return True
@@ -262,17 +222,10 @@ class Fleet:
 
     def close(self) -> None:
         """Tells the workers to quit and waits for the local ones; kills those that do not."""
-        for process in self._local:
-            process.terminate()  # a worker that has not connected yet hears nothing else
+        self._local.terminate()  # a worker that has not connected yet hears nothing else
         with contextlib.suppress(Exception):  # whatever state Locust is in, the processes below must end
             self.runner.quit()
-        deadline = time.monotonic() + 5
-        for process in self._local:
-            while process.poll() is None and time.monotonic() < deadline:
-                gevent.sleep(_POLL_S)
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+        self._local.end()
         for worker in self.workers.values():
             if worker.block_writer is not None:
                 worker.block_writer.close()
@@ -348,23 +301,3 @@ class Fleet:
         if worker is not None and messages.LIVE in data:
             worker.live = data[messages.LIVE]
             self._on_live(worker)
-
-
-def check_connections(users: int, workers: Collection[Worker]) -> None:
-    """Raises UsageError when so many users need more connections than a worker may open or its host has ports for."""
-    share = -(-users // len(workers))
-    for worker in workers:
-        if share + _OWN_DESCRIPTORS > worker.hello.descriptors:
-            raise UsageError(
-                f"Concurrency {users} is {share} connections a worker, more than the {worker.hello.descriptors} open "
-                f"files that worker {worker.index} ({worker.hello.host}) may have.",
-                hint="raise the limit (ulimit -n), or use more workers",
-            )
-        ports = worker.hello.ephemeral_ports
-        of_host = share * sum(other.hello.boot_id == worker.hello.boot_id for other in workers)
-        if ports is not None and of_host > ports:
-            raise UsageError(
-                f"Concurrency {users} is {of_host} connections from {worker.hello.host}, more than the {ports} ports that "
-                "it has for them.",
-                hint="widen net.ipv4.ip_local_port_range, or use workers on more hosts",
-            )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from loadgen.controller.fleet import Fleet, check_connections
+from loadgen.controller.fleet import Fleet
 from loadgen.controller.sweep import Sweep
 from loadgen.controller.sweep_progress import Progress
 from loadgen.controller.under_test import UnderTest
+from loadgen.controller.worker import check_connections
 from loadgen.errors import LoadgenError, RunInterruptedError, TargetLostError
 from loadgen.record import LevelPlan
 from loadgen.run_folder import RunFolder

@@ -14,7 +14,7 @@ from gevent.event import Event
 from rich.console import Console
 
 from loadgen import __version__
-from loadgen.controller.fleet import Worker
+from loadgen.controller.worker import Worker
 from loadgen.errors import LoadgenError
 from loadgen.metrics.collector import LiveMetrics
 from loadgen.metrics.endpoint import MetricsServer, serve_metrics

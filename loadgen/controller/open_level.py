@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 
 from loadgen import messages
 from loadgen.arrivals.schedule import Schedule
-from loadgen.controller.fleet import Fleet, Worker
+from loadgen.controller.fleet import Fleet
+from loadgen.controller.worker import Worker
 from loadgen.errors import UsageError
 from loadgen.record import LevelPlan
 from loadgen.scenario.load_section import Load

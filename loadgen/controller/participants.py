@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadgen.controller.fleet import Fleet, Worker
+from loadgen.controller.fleet import Fleet
+from loadgen.controller.worker import Worker
 from loadgen.errors import LoadgenError
 
 

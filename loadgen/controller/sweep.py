@@ -14,10 +14,11 @@ from typing import Any
 
 from loadgen import messages
 from loadgen.arrivals.schedule import Schedule
-from loadgen.controller.fleet import Fleet, Worker
+from loadgen.controller.fleet import Fleet
 from loadgen.controller.open_level import begin_open_level, with_arrivals
 from loadgen.controller.participants import check_workers, clock_change_ns
 from loadgen.controller.sweep_progress import Progress
+from loadgen.controller.worker import Worker
 from loadgen.errors import LoadgenError, SafetyStopError, TargetLostError
 from loadgen.messages import Window
 from loadgen.record import LevelPlan

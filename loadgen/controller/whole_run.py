@@ -16,7 +16,7 @@ from loadgen.arrivals.schedule import Schedule
 from loadgen.controller.capture import Capture, check_capture
 from loadgen.controller.configuration import configuration, prefix_cache_in_words, provenance
 from loadgen.controller.display import Display, level_line
-from loadgen.controller.fleet import Fleet, check_connections
+from loadgen.controller.fleet import Fleet
 from loadgen.controller.guard import Guard
 from loadgen.controller.level_loop import LevelLoop
 from loadgen.controller.live import LiveRun
@@ -28,6 +28,7 @@ from loadgen.controller.sweep import Sweep
 from loadgen.controller.sweep_progress import Progress
 from loadgen.controller.target import route_of
 from loadgen.controller.under_test import UnderTest
+from loadgen.controller.worker import check_connections
 from loadgen.datasets.plan import SurveyedDataset
 from loadgen.errors import LoadgenError, RunInterruptedError, SafetyStopError
 from loadgen.judgement import judge

@@ -8,7 +8,8 @@ from typing import Any
 
 from locust.runners import LocalRunner
 
-from loadgen.controller.fleet import Fleet, Worker
+from loadgen.controller.fleet import Fleet
+from loadgen.controller.worker import Worker
 from loadgen.errors import LoadgenError
 from loadgen.locustfile.messages import CALL, NAMES, Call, Names
 from loadgen.messages import LevelDone

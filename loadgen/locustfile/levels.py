@@ -15,8 +15,8 @@ import gevent
 from gevent.event import Event
 
 from loadgen import messages
-from loadgen.controller.fleet import Worker
 from loadgen.controller.server_watch import ServerWatch
+from loadgen.controller.worker import Worker
 from loadgen.locustfile.fleet import LocustfileFleet
 from loadgen.locustfile.load import Load
 from loadgen.locustfile.messages import OPEN_END_NS

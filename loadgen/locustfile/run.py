@@ -24,11 +24,11 @@ from rich.console import Console
 from loadgen.controller.configuration import configuration, provenance
 from loadgen.controller.display import level_line
 from loadgen.controller.effective import effective_of
-from loadgen.controller.fleet import Worker
 from loadgen.controller.live import LiveRun
 from loadgen.controller.server_watch import ServerWatch
 from loadgen.controller.sweep_progress import Progress
 from loadgen.controller.target import Target
+from loadgen.controller.worker import Worker
 from loadgen.judgement import judge
 from loadgen.locustfile.about import about_locustfile
 from loadgen.locustfile.fleet import LocustfileFleet

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.controller.fleet import Worker, check_connections
+from loadgen.controller.worker import Worker, check_connections
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.messages import Hello
 from loadgen.route import Route
