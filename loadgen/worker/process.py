@@ -22,8 +22,6 @@ from locust.env import Environment
 
 from loadgen import __version__, messages
 from loadgen.api_key import read_api_key
-from loadgen.datasets.at_hand import DatasetsAtHand
-from loadgen.datasets.errors import DatasetError
 from loadgen.errors import LoadgenError
 from loadgen.host import boot_id, ephemeral_ports, raised_descriptor_limit
 from loadgen.messages import Ack, Configure, Finish, Finished, Hello, Level, LevelDone, Problem, Ready, Window
@@ -37,19 +35,14 @@ from loadgen.worker.hub_probe import HubProbe
 from loadgen.worker.ledger import Ledger
 from loadgen.worker.live import LiveCounts
 from loadgen.worker.memory import MemoryGuard
-from loadgen.worker.prompt_queue import PromptQueue
+from loadgen.worker.prompt_supply import PromptSupply
 from loadgen.worker.scheduled_user import ScheduledUser
 from loadgen.worker.streaming_user import StreamingUser
-from loadgen.workload.carried import carried
-from loadgen.workload.conversation import Conversation
-from loadgen.workload.planned import PlannedRequest, Workload
-from loadgen.workload.sessions import SessionWorkload
 
 _WRITE_S = 0.25
 _REPORT_S = 1.0
 # A worker whose controller says nothing for so long stops: load without a controller is nobody's wish.
 _CONTROLLER_SILENT_S = 15
-_IDLE_FILL_S = 0.02
 _LOOK_S = 0.1
 _LOOKS_A_REPORT = 3
 _LAST_ACK_S = 10.0
@@ -83,17 +76,13 @@ class WorkerProcess:
         self._memory = MemoryGuard()
         self._ledger: Ledger | None = None
         self._generator: Generator | None = None
-        self._workload: Workload | None = None
-        # While a file is read, which may take minutes, the controller must hear of the worker.
-        self._datasets = DatasetsAtHand(lambda share: gevent.sleep(0))
-        self._prompts: PromptQueue[Any] | None = None
+        self._supply = PromptSupply(self._tell_problem)
         self._level_done: LevelDone | None = None
         """Said and not acknowledged yet."""
         self._progress: ProgressLog | None = None
         """What the controller is told while it watches a level settle."""
         self._tokens_before = 0
         self._problem = False
-        self._dataset_changed = False
         self._finishing: gevent.Greenlet | None = None
         self._measuring: asyncio.Task[None] | None = None
         """Who waits for the ends of a window and of its drain. On the loop only."""
@@ -137,7 +126,7 @@ class WorkerProcess:
             gevent.spawn(work)
             for work in (
                 self._write_forever,
-                self._fill_forever,
+                self._supply.fill_forever,
                 self._tell_progress_forever,
                 self._memory.look_forever,
                 self._hub_probe.run_forever,
@@ -166,12 +155,9 @@ class WorkerProcess:
                 self._say(messages.READY, Ready(worker=plan.worker, problem=problem))
                 return
         ledger = self._ledger
-        try:
-            self._workload = carried(self._datasets.localised(plan.workload))
-        except (DatasetError, OSError) as error:
-            remedy = f" {error.hint}" if isinstance(error, DatasetError) else ""
-            problem = f"it cannot use the dataset: {error}{remedy}".rstrip(".")
-            self._say(messages.READY, Ready(worker=plan.worker, problem=problem))
+        unusable = self._supply.configure(plan.workload)
+        if unusable is not None:
+            self._say(messages.READY, Ready(worker=plan.worker, problem=unusable))
             return
 
         async def make() -> Generator:
@@ -190,17 +176,8 @@ class WorkerProcess:
     def _on_level(self, environment: Any, msg: Any) -> None:
         level = Level.decode(msg.data)
         load = self._generator
-        assert load is not None and self._workload is not None
-        share = {"level": level.level, "worker": load.plan.worker, "workers": load.plan.workers}
-        requests: PromptQueue[PlannedRequest] | None = None
-        conversations: PromptQueue[Conversation] | None = None
-        if isinstance(self._workload, SessionWorkload):
-            depth = self._workload.sessions_of(level.depth)
-            self._prompts = conversations = PromptQueue(self._workload.conversation, **share, depth=depth)
-        else:
-            self._prompts = requests = PromptQueue(self._workload.build, **share, depth=level.depth)
-        while not self._fill(self._prompts):
-            gevent.sleep(0)
+        assert load is not None
+        requests, conversations = self._supply.begin_level(level, worker=load.plan.worker, workers=load.plan.workers)
         self._progress = None
         if level.tell_progress:
             self._progress = ProgressLog(now_ns=time.monotonic_ns(), clock_offset_ns=load.plan.clock_offset_ns)
@@ -297,22 +274,6 @@ class WorkerProcess:
             if looks % _LOOKS_A_REPORT == 0:
                 self._runner.send_message(messages.PROGRESS, log.take().encode())
 
-    def _fill_forever(self) -> None:
-        while True:
-            prompts = self._prompts
-            gevent.sleep(0 if prompts is not None and not self._fill(prompts) else _IDLE_FILL_S)
-
-    def _fill(self, prompts: PromptQueue[Any]) -> bool:
-        """Builds prompts for a moment; True when there are enough, or can be no more, since a dataset was changed."""
-        if self._dataset_changed:
-            return True
-        try:
-            return prompts.fill()
-        except DatasetError as error:
-            self._dataset_changed = True
-            self._tell_problem(str(error).rstrip("."))
-            return True
-
     def _write(self) -> None:
         """Takes the finished records: to the spool, the live counts and Locust's own statistics."""
         load, ledger = self._generator, self._ledger
@@ -370,7 +331,7 @@ class WorkerProcess:
                 self._thread.wait(self._generator.close(), timeout_s=2)
         if self._ledger is not None:
             self._ledger.close()
-        self._datasets.close()
+        self._supply.close()
         self._thread.stop()
 
 
