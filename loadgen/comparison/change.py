@@ -60,7 +60,7 @@ def change(figure: Figure, baseline: Measured, run: Measured) -> Change:
     if baseline.value == run.value == 0:
         return Change(changed, interval, SAME, "")
     if interval is None and None not in (baseline.interval, run.interval):
-        return Change(changed, None, UNCLEAR, "an interval reaches 0, so it bounds no share")
+        return Change(changed, None, UNCLEAR, "the baseline's interval reaches 0, so there is no share of it")
     if interval is None and (baseline.weak or run.weak):
         return Change(changed, None, UNCLEAR, "too few samples lie beyond this percentile")
     if abs(changed) <= figure.tolerance:
@@ -86,8 +86,10 @@ def _interval(figure: Figure, baseline: Measured, run: Measured) -> Interval | N
     if figure.absolute:
         return _mover((baseline.value, *baseline.interval), (run.value, *run.interval))
     old, new = (baseline.value, *baseline.interval), (run.value, *run.interval)
-    if min(*old, *new) <= 0:
+    if min(old) <= 0:
         return None
+    if new[0] <= 0:
+        return -1.0, new[2] / old[1] - 1  # there is no logarithm of 0; the bounds' own ratio is wider
     low, high = _mover(_logs(old), _logs(new))
     return math.exp(low) - 1, math.exp(high) - 1
 
@@ -96,7 +98,9 @@ Three = tuple[float, float, float]
 
 
 def _logs(of: Three) -> Three:
-    return math.log(of[0]), math.log(of[1]), math.log(of[2])
+    """A bound of 0 is no bound: −100 %."""
+    value, low, high = of
+    return math.log(value), math.log(low) if low > 0 else -math.inf, math.log(high)
 
 
 def _mover(old: Three, new: Three) -> Interval:

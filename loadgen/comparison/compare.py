@@ -10,10 +10,10 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from loadgen.comparison.change import IMPROVED, REGRESSED, UNCLEAR, Measured, change, wilson
+from loadgen.comparison.change import IMPROVED, NOT_MEASURED, REGRESSED, UNCLEAR, Measured, change, wilson
 from loadgen.comparison.conditions import differences
 from loadgen.comparison.figures import ERROR_RATE, Figure, figures
-from loadgen.comparison.snapshot import MeasuredLevel, Snapshot
+from loadgen.comparison.snapshot import MeasuredLevel, Snapshot, WithinSlo
 from loadgen.stats.asked import asked_text
 
 COMPARE_VERSION = 1
@@ -29,8 +29,8 @@ def compare(
 ) -> dict[str, Any]:
     """The comparison as JSON-able values: {comparable, differences, not_checked, levels, within_slo, verdict}.
 
-    `verdict.exit_code`: 2 not comparable, 3 a level that both runs should have is invalid or was not measured, 99 a
-    figure regressed, else 0; 3 beats 99.
+    `verdict.exit_code`: 2 not comparable, 3 a level that both runs should have is invalid or was not measured, or a figure
+    that should be compared, 99 a figure regressed, else 0; 3 beats 99.
     """
     swept = {*baseline.swept, *run.swept}  # these tell levels apart, and are no condition of all of them
     found, unknown = differences(_without(baseline.conditions, swept), _without(run.conditions, swept), across)
@@ -126,12 +126,24 @@ def _level(
         side, levels = ("the run", new) if not good_new else ("the baseline", old)
         rules = sorted({rule for level in levels for rule in level.reasons})
         return {**told, "status": INVALID, "unanswered": True, "text": f"invalid in {side}: {', '.join(rules)}"}
-    wanted = figures(tolerances, open_loop=one.concurrency is None)
+    had = {name for level in good_old for name in level.figures}
+    wanted = figures(tolerances, open_loop=one.concurrency is None, of_baseline=had)
     doubts = sorted({rule for level in (*good_old, *good_new) for rule in level.warnings})
     told["figures"] = [_figure(figure, good_old, good_new) for figure in _comparable(wanted, good_old, good_new)]
     told["figures"] += _saturation(good_old, good_new)
-    told["unanswered"] = any(one["baseline"] is not None and one["run"] is None for one in told["figures"])
+    for figure in told["figures"]:
+        figure["unanswered"] = _is_unanswered(figure, tolerances)
+    if all(figure["verdict"] == NOT_MEASURED for figure in told["figures"]):
+        return {**told, "status": INVALID, "unanswered": True, "text": "no figure was measured in both"}
+    told["unanswered"] = any(figure["unanswered"] for figure in told["figures"])
     return {**told, "text": f"in doubt: {', '.join(doubts)}" if doubts else ""}
+
+
+def _is_unanswered(figure: Mapping[str, Any], tolerances: Collection[str]) -> bool:
+    """Whether it should have been compared and could not be: it was there before, or was asked for by name."""
+    if figure["verdict"] != NOT_MEASURED:
+        return False
+    return figure["baseline"] is not None or figure["figure"] in tolerances
 
 
 def _comparable(
@@ -208,15 +220,15 @@ def _within_slo(baseline: Snapshot, run: Snapshot) -> list[dict[str, Any]]:
         return []
     names = list(dict.fromkeys([*baseline.swept, *run.swept]))
 
-    def by_setting(snapshot: Snapshot) -> dict[str, Mapping[str, Any]]:
-        return {repr([one["server"].get(name) for name in names]): one for one in snapshot.within_slo}
+    def by_setting(snapshot: Snapshot) -> dict[str, WithinSlo]:
+        return {repr([one.server.get(name) for name in names]): one for one in snapshot.within_slo}
 
     old, new = by_setting(baseline), by_setting(run)
     return [
         {
-            "server": {name: old[key]["server"].get(name) for name in names},
-            "baseline": old[key]["concurrency"] or old[key]["request_rate"],
-            "run": new[key]["concurrency"] or new[key]["request_rate"],
+            "server": {name: old[key].server.get(name) for name in names},
+            "baseline": old[key].concurrency or old[key].request_rate,
+            "run": new[key].concurrency or new[key].request_rate,
         }
         for key in old
         if key in new
@@ -236,5 +248,8 @@ def _verdict(levels: Sequence[Mapping[str, Any]], *, comparable: bool) -> dict[s
         "regressed": regressed,
         "improved": found.count(IMPROVED),
         "unclear": found.count(UNCLEAR),
+        "not_in_baseline": sum(
+            figure["baseline"] is None and figure["run"] is not None for level in levels for figure in level["figures"]
+        ),
         "exit_code": exit_code,
     }

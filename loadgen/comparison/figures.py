@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,8 @@ OF_AN_OPEN_LOOP = {
     "p95_e2el_ms": "p95_e2el_from_schedule_ms",
 }
 """What stands in for a latency where requests came by a schedule: what an arriving user felt."""
+BEFORE_IT = {"served_request_rate": "request_throughput"}
+"""What stands in for a figure that a baseline of an older version does not have."""
 
 _RATES = ("output_throughput", "request_throughput", "served_request_rate", "input_throughput", "request_goodput")
 _LATENCY = re.compile(rf"(p50|p90|p95|p99|mean)_({'|'.join(LATENCIES)})_ms")
@@ -62,15 +64,29 @@ def kept(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if is_figure(name) and value is not None}
 
 
-def figures(tolerances: Mapping[str, float], *, open_loop: bool) -> list[Figure]:
-    """The figures of a comparison: the defaults, changed and added to by `tolerances`."""
+def figures(
+    tolerances: Mapping[str, float], *, open_loop: bool, of_baseline: Collection[str] | None = None
+) -> list[Figure]:
+    """The figures of a comparison: the defaults, changed and added to by `tolerances`.
+
+    In an open loop the tolerance of a latency is also that of what stands in for it, which is compared in any case.
+    `of_baseline`: what the baseline's level has, where that is known.
+    """
     wanted = {**DEFAULTS, **tolerances}
     if open_loop:
+        stand_ins = {OF_AN_OPEN_LOOP[name]: value for name, value in wanted.items() if name in OF_AN_OPEN_LOOP}
+        asked = {name: value for name, value in wanted.items() if name not in OF_AN_OPEN_LOOP or name in tolerances}
+        wanted = {**stand_ins, **asked}
+    if of_baseline is not None:
         wanted = {
-            OF_AN_OPEN_LOOP[name] if name in OF_AN_OPEN_LOOP and name not in tolerances else name: value
+            BEFORE_IT[name] if _is_missing(name, of_baseline) and name not in tolerances else name: value
             for name, value in wanted.items()
         }
     return [figure(name, tolerance) for name, tolerance in wanted.items()]
+
+
+def _is_missing(name: str, of_baseline: Collection[str]) -> bool:
+    return name not in of_baseline and BEFORE_IT.get(name) in of_baseline
 
 
 def parse_tolerances(texts: list[str]) -> dict[str, float]:

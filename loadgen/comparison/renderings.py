@@ -97,7 +97,7 @@ def junit(made: Comparison) -> bytes:
             told = f"{before} → {after}, {changed} (tolerance {tolerance}): {verdict}"
             if figure["verdict"] == REGRESSED:
                 ET.SubElement(case, "failure", message=told)
-            elif figure["verdict"] == NOT_MEASURED and figure["run"] is None and figure["baseline"] is not None:
+            elif figure["unanswered"]:
                 ET.SubElement(case, "error", message=told)
             elif figure["verdict"] in (UNCLEAR, NOT_MEASURED):
                 ET.SubElement(case, "skipped", message=told)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from loadgen import __version__
 from loadgen.comparison.conditions import conditions_of
@@ -44,9 +45,29 @@ class MeasuredLevel:
     """Requests of the window that ended ok or failed."""
     figures: Mapping[str, float]
     """Those that were measured."""
-    intervals: Mapping[str, Sequence[float]]
+    intervals: Mapping[str, tuple[float, float]]
     weak: Sequence[str]
     """Percentiles that too few samples carry."""
+
+
+def _checked(conditions: Mapping[str, Any]) -> Mapping[str, Any]:
+    settings = conditions.get("settings")
+    if settings is not None and not (
+        isinstance(settings, dict)
+        and isinstance(settings.get("told"), dict)
+        and isinstance(settings.get("asked", 0), dict | None)
+    ):
+        raise ValueError("settings must be what was asked of the server and what it told")
+    return conditions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithinSlo:
+    """The highest load that kept the limits with its bound; both None where none did."""
+
+    server: Mapping[str, Any]
+    concurrency: int | None
+    request_rate: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +78,13 @@ class Snapshot:
     started: str | None
     made_by: str
     """Version of this program."""
-    conditions: Mapping[str, Any]
+    conditions: Annotated[Mapping[str, Any], AfterValidator(_checked)]
     swept: Sequence[str]
     """Settings of the server that differ between levels."""
     slo: Mapping[str, float]
     """Its limits, in milliseconds, and a share for `error_rate`."""
-    within_slo: Sequence[Mapping[str, Any]]
-    """For each server setting {server, concurrency, request_rate}: the highest load that kept the limits with its bound."""
+    within_slo: Sequence[WithinSlo]
+    """One for each server setting."""
     levels: Sequence[MeasuredLevel]
     cut_off: bool = False
     source: str = field(default="", compare=False)
@@ -89,7 +110,8 @@ def snapshot_of(run: MeasuredRun) -> Snapshot:
         swept=swept,
         slo=slo,
         within_slo=[
-            {name: one[name] for name in ("server", "concurrency", "request_rate")} for one in capacities(run.levels)
+            WithinSlo(server=one["server"], concurrency=one["concurrency"], request_rate=one["request_rate"])
+            for one in capacities(run.levels)
         ],
         levels=[_measured(level) for level in run.levels],
         cut_off=run.cut_off,
@@ -115,7 +137,7 @@ def _measured(level: Mapping[str, Any]) -> MeasuredLevel:
         decided=sum(count for status, count in requests.items() if status not in ("censored", "cancelled")),
         figures={name: _short(value) for name, value in figures.items()},
         intervals={
-            name: [_short(low_high[0]), _short(low_high[1])]
+            name: (_short(low_high[0]), _short(low_high[1]))
             for name, low_high in (level.get("intervals") or {}).items()
             if name in figures and low_high is not None and None not in low_high
         },
@@ -165,13 +187,16 @@ def read_baseline(path: Path) -> Snapshot:
             hint="make it anew with `loadgen export RUN --format baseline`, or compare the run folders",
         )
     try:
-        levels = [MeasuredLevel(**level) for level in told.pop("levels")]
-        return Snapshot(
-            **{name: value for name, value in told.items() if name not in ("form", "version")},
-            levels=levels,
-            source=str(path),
-        )
-    except (TypeError, KeyError) as error:
+        made = _READER.validate_python({name: value for name, value in told.items() if name not in ("form", "version")})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
         raise UsageError(
-            f"{path} is a damaged baseline: {error}.", hint="make it anew with `loadgen export RUN --format baseline`"
+            f"{path} is a damaged baseline, or one of another loadgen ({told.get('made_by')}; this is {__version__}): "
+            f"{where}: {first['msg'].lower()}.",
+            hint="make it anew with `loadgen export RUN --format baseline`",
         ) from None
+    return replace(made, source=str(path))
+
+
+_READER = TypeAdapter(Snapshot)

@@ -21,6 +21,8 @@ def verdict_text(made: Comparison) -> str:
         parts += [] if parts else ["no change is shown"]
         parts.append(f"{verdict['unclear']} of {figures} figures unclear")
     said = f"{', '.join(parts) or 'nothing changed by more than its tolerance'}; {_levels(verdict['compared_levels'])} compared"
+    if verdict["not_in_baseline"]:
+        said += f"; {verdict['not_in_baseline']} of {figures} figures are not in the baseline"
     if verdict["unanswered_levels"]:
         said += f"; NOT ANSWERED: {_levels(verdict['unanswered_levels'])} invalid or not measured"
     return f"{said[0].upper()}{said[1:]}."
@@ -100,6 +102,12 @@ def hint(made: Comparison) -> str | None:
     if not made["comparable"]:
         return "measure the run at the loads and settings of the baseline"
     if made["verdict"]["unanswered_levels"]:
+        if any(
+            figure["unanswered"] and figure["baseline"] is None
+            for level in made["levels"]
+            for figure in level["figures"]
+        ):
+            return "make the baseline anew with `loadgen export RUN --format baseline`: it has not all that is to be compared"
         return "`loadgen report RUN` says why a level is invalid, and what to do"
     if made["verdict"]["unclear"]:
         return (

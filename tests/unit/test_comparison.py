@@ -106,6 +106,15 @@ def test_change_from_nothing_has_no_share() -> None:
     assert change(TTFT, Measured(0), Measured(0)).verdict == SAME
 
 
+def test_a_rate_that_may_have_fallen_to_nothing_has_regressed_and_its_bound_below_is_all_of_it() -> None:
+    made = change(TOKENS, Measured(502, (489, 516)), Measured(127, (0, 365)))
+    assert made.verdict == REGRESSED and made.interval is not None
+    assert made.interval[0] == -1 and -0.5 < made.interval[1] < 0
+    gone = change(TOKENS, Measured(502, (489, 516)), Measured(0, (0, 20)))
+    assert (gone.verdict, gone.interval) == (REGRESSED, (-1.0, pytest.approx(20 / 489 - 1)))
+    assert change(TOKENS, Measured(502, (400, 600)), Measured(400, (0, 700))).verdict == UNCLEAR
+
+
 def test_wilson_interval_of_the_textbook() -> None:
     low, high = wilson(0, 20) or (None, None)
     assert low == 0.0 and high == pytest.approx(0.1611, abs=1e-4)
@@ -128,6 +137,10 @@ def test_every_default_figure_is_one_and_an_open_loop_counts_from_the_schedule()
     names = [one.name for one in figures({"p95_ttft_ms": 0.5}, open_loop=True)]
     assert "p95_ttft_ms" in names, "asked for by name"
     assert "p50_ttft_from_schedule_ms" in names and "p50_ttft_ms" not in names
+    tolerances = {one.name: one.tolerance for one in figures({"p95_ttft_ms": 0.5}, open_loop=True)}
+    assert tolerances["p95_ttft_from_schedule_ms"] == 0.5, "what an arriving user feels is compared in any case"
+    own = {"p95_ttft_ms": 0.5, "p95_ttft_from_schedule_ms": 0.1}
+    assert {one.name: one.tolerance for one in figures(own, open_loop=True)}["p95_ttft_from_schedule_ms"] == 0.1
 
 
 def level(users: int, **changes: Any) -> MeasuredLevel:
@@ -228,6 +241,36 @@ def test_levels_of_one_run_only_are_told_and_a_sweep_that_was_cut_off_answers_no
     assert exit_code(compare(snapshot(level(8), level(32)), snapshot(level(8), cut_off=True))) == 3
 
 
+def halved(users: int = 8, **more: float) -> MeasuredLevel:
+    rates = {"request_throughput": 5.0, **more}
+    return level(users, figures=rates, intervals={name: [0.95 * value, 1.05 * value] for name, value in rates.items()})
+
+
+def test_a_baseline_of_before_a_figure_is_held_against_what_stood_in_its_place() -> None:
+    old = snapshot(halved(request_throughput=10.0))
+    new = snapshot(halved(request_throughput=5.0, served_request_rate=5.0))
+    made = compare(old, new)
+    assert exit_code(made) == 99
+    told = {one["figure"]: one["verdict"] for one in made["levels"][0]["figures"]}
+    assert told["request_throughput"] == REGRESSED and "served_request_rate" not in told
+
+
+def test_a_figure_that_was_asked_for_and_is_not_in_the_baseline_leaves_the_level_without_an_answer() -> None:
+    old, new = snapshot(halved()), snapshot(halved(served_request_rate=5.0))
+    made = compare(old, new, tolerances={"served_request_rate": 0.1})
+    assert exit_code(made) == 3
+    assert "1 of 8 figures are not in the baseline" in verdict_text(made)
+    assert "make the baseline anew" in (hint(made) or "")
+    outcomes = {case.get("name"): [part.tag for part in case] for case in ET.fromstring(junit(made)).iter("testcase")}
+    assert outcomes["served_request_rate"] == ["error"] and outcomes["p95_ttft_ms"] == ["skipped"]
+
+
+def test_a_level_of_which_nothing_was_measured_in_both_is_not_compared() -> None:
+    made = compare(snapshot(level(8), level(16)), snapshot(level(8), level(16, figures={}, intervals={})))
+    assert [one["status"] for one in made["levels"]] == ["compared", "invalid"]
+    assert exit_code(made) == 3 and made["verdict"]["compared_levels"] == 1
+
+
 def test_runs_without_a_common_level_cannot_be_compared() -> None:
     made = compare(snapshot(level(8)), snapshot(level(16)))
     assert not made["comparable"] and exit_code(made) == 2
@@ -325,6 +368,36 @@ def test_file_that_is_no_baseline_of_this_version_is_refused(content: bytes, tol
     with pytest.raises(UsageError, match=told) as refused:
         read_baseline(file)
     assert "--format baseline" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("conditions", "settings"), {"max_num_seqs": 16}),
+        (("conditions", "settings"), {"asked": {}}),
+        (("conditions",), []),
+        (("within_slo",), [{"server": {}}]),
+        (("swept",), None),
+        (("levels", 0, "figures"), []),
+        (("levels", 0, "figures", "output_throughput"), "fast"),
+        (("levels", 0, "intervals", "output_throughput"), [None, None]),
+        (("levels", 0, "intervals", "output_throughput"), [1, 2, 3]),
+        (("levels", 0, "server"), None),
+    ],
+)
+def test_a_damaged_baseline_is_refused_by_the_place_of_the_damage(
+    where: tuple[str | int, ...], value: Any, tmp_path: Path
+) -> None:
+    told = orjson.loads(baseline_json(snapshot(level(8))))
+    place = told
+    for key in where[:-1]:
+        place = place[key]
+    place[where[-1]] = value
+    file = tmp_path / "baseline.json"
+    file.write_bytes(orjson.dumps(told))
+    with pytest.raises(UsageError, match="damaged") as refused:
+        read_baseline(file)
+    assert str(where[-1]) in str(refused.value)
 
 
 def test_baseline_needs_a_valid_level_and_leaves_out_the_others() -> None:
