@@ -39,6 +39,8 @@ class Columns:
     input_tokens_requested: Ints
     output_tokens: Ints
     output_tokens_requested: Ints
+    user: Ints
+    """By its number on its worker."""
     worker: Ints
     kind: Ints
     """Index of the class in the workload."""
@@ -108,6 +110,7 @@ def columns(records: Sequence[RequestRecord]) -> Columns:
         input_tokens_requested=ints("input_tokens_requested"),
         output_tokens=output_tokens,
         output_tokens_requested=ints("output_tokens_requested"),
+        user=ints("user"),
         worker=ints("worker"),
         kind=ints("kind"),
         session=ints("session"),
@@ -142,13 +145,15 @@ def _first_event_tokens(records: Sequence[RequestRecord], events: Ints, output_t
 def _credit(
     records: Sequence[RequestRecord], events: Ints, output_tokens: Ints, counts_given: Flags, request: NDArray[np.int32]
 ) -> Floats:
-    """Tokens of each event: what the server said; else N spread evenly over the request's events; else one an event.
+    """Tokens of each event: what the server said; else N spread evenly over the request's events; else as many as an event of
+    the requests whose N is known had in the mean; else one.
 
-    The last is for a request that we cut off before its usage came (censored, cancelled) and for the partial output of
+    The last two are for a request that we cut off before its usage came (censored, cancelled) and for the partial output of
     a failed one: its events are all that is known of it.
     """
-    share = np.ones(events.size, np.float64)
     spread = (output_tokens != MISSING) & (events > 0)
+    mean = output_tokens[spread].sum() / events[spread].sum() if spread.any() else 1.0
+    share = np.full(events.size, mean)
     share[spread] = output_tokens[spread] / events[spread]
     tokens = np.repeat(share, events)
     if counts_given.any():

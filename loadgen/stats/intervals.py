@@ -27,6 +27,8 @@ MOST_GAPS = 400_000
 """With more gaps than this, those of every so many-th request are taken."""
 _DIGITS = 9
 """What sums differ in because of the order of their parts is beyond these, so the order of the records does not matter."""
+_FEWEST_USERS = 6
+"""Fewer say too little of how different users are: Student's t is above 2.6 then."""
 EXTRAPOLATION = 3.0
 """So that tails as long as those of an exponential are held as often as by rank; see docs/method.md."""
 
@@ -183,22 +185,39 @@ def _rate(instant_ns: Ints, weights: Floats | None, window: Window) -> Bounds:
 
 
 def _served(c: Columns, parts: Served, begun: Flags, window: Window, e2el_ns: Floats) -> Bounds:
-    """Of requests served a second: that of the rate at which their parts came, and in a closed loop never narrower than what so
-    many requests of such different durations leave open.
+    """Of requests served a second: that of the rate at which their parts came, and never narrower than what the sources of the
+    requests leave open, which blocks of the window cannot see where answers last nearly as long as they.
 
-    A user is a renewal process: the number of requests that it ends in a long time has a relative error of the durations'
-    coefficient of variation over the root of the number (D. R. Cox, Renewal Theory, 1962), however evenly its tokens come.
+    In an open loop the source is the schedule: the interval is at least as wide as that of the arrivals' own rate. In a closed one
+    it is the users. Each is a renewal process: the number of requests that it ends in a long time has a relative error of the
+    durations' coefficient of variation over the root of the number (D. R. Cox, Renewal Theory, 1962), however evenly its tokens
+    come. Of several users what each was served is a sample of its own, conversations and cut-off requests included.
     """
     inside = within(parts.instant_ns, window)
     low, high = _rate(parts.instant_ns[inside], parts.share[inside], window)
-    spent = e2el_ns[begun & ~np.isnan(e2el_ns)]
-    if low is None or high is None or (c.scheduled_ns != MISSING).any():
-        return low, high
-    if spent.size < 2 or not spent.any():
+    if low is None or high is None:
         return None, None
-    mean = float(parts.share[inside].sum()) / ((window[1] - window[0]) / 1e9)
-    half = t_quantile(spent.size - 1) * float(spent.std(ddof=1) / spent.mean()) / math.sqrt(spent.size) * mean
+    window_s = (window[1] - window[0]) / 1e9
+    mean = float(parts.share[inside].sum()) / window_s
+    if (c.scheduled_ns != MISSING).any():
+        due = _rate(c.scheduled_ns[within(c.scheduled_ns, window)], None, window)
+        half = 0.0 if due[0] is None or due[1] is None else (due[1] - due[0]) / 2
+    else:
+        spent = e2el_ns[begun & ~np.isnan(e2el_ns)]
+        if spent.size < 2 or not spent.any():
+            return None, None
+        half = t_quantile(spent.size - 1) * float(spent.std(ddof=1) / spent.mean()) / math.sqrt(spent.size) * mean
+        half = max(half, _between_users(c, parts, inside) / window_s)
     return min(low, max(0.0, mean - half)), max(high, mean + half)
+
+
+def _between_users(c: Columns, parts: Served, inside: Flags) -> float:
+    """Half the interval of how many requests all users together were served, from what each was; 0 where they are too few."""
+    users, user = np.unique((c.worker << 32) | c.user, return_inverse=True)
+    if users.size < _FEWEST_USERS:
+        return 0.0
+    each = np.bincount(user[parts.request[inside]], parts.share[inside], users.size)
+    return float(t_quantile(users.size - 1) * each.std(ddof=1) * math.sqrt(users.size))
 
 
 def _error_rate(failed: Flags, anchor_ns: Ints) -> Bounds:

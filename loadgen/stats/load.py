@@ -83,8 +83,9 @@ def served_parts(c: Columns) -> Served:
     """Every event of a request that did not fail, with its share of the request's tokens; an ok request without events is there
     whole when it ends.
 
-    Of a request that was cut off nobody knows N: its share of a token is the mean of 1/N over the ok requests that had at least as
-    many tokens as it, where there are any, and never less than 1 over what was asked for; where neither is known it is left out.
+    Of a request that was cut off nobody knows N. Where all ok requests had as many tokens as they were asked for, so would it have
+    had; else its share of a token is the mean of 1/N over the ok requests that had at least as many tokens as it, where there are
+    any, and never less than 1 over what was asked for; where neither is known it is left out.
     """
     came = np.bincount(c.request, c.tokens, c.n).astype(np.float64)
     each = np.where(c.ok, 1 / np.maximum(came, 1e-9), _share_of_cut_off(c, came))
@@ -100,7 +101,10 @@ def served_parts(c: Columns) -> Served:
 
 def _share_of_cut_off(c: Columns, came: Floats) -> Floats:
     """What a token of each request is of it, were it cut off after `came` tokens; 0 where nothing tells. Shape (n,)."""
-    asked = np.where(c.output_tokens_requested != MISSING, np.maximum(c.output_tokens_requested, came), np.inf)
+    wanted = c.output_tokens_requested
+    asked = np.where(wanted != MISSING, np.maximum(wanted, came), np.inf)
+    if c.ok.any() and (np.round(came[c.ok]) == wanted[c.ok]).all():
+        return 1 / np.maximum(asked, 1)
     lengths = np.sort(came[c.ok & (came > 0)])
     longer = np.searchsorted(lengths, came)
     sums = np.concatenate((np.cumsum((1 / lengths)[::-1])[::-1], [0.0]))

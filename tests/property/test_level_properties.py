@@ -58,12 +58,12 @@ def inside(instant: int | None) -> bool:
     return instant is not None and START <= instant < END
 
 
-def event_tokens(r: RequestRecord) -> list[Fraction]:
+def event_tokens(r: RequestRecord, a_mean_event: Fraction = Fraction(1)) -> list[Fraction]:
     if r.event_tokens is not None:
         return [Fraction(int(k)) for k in r.event_tokens]
     if r.output_tokens is not None and len(r.arrivals_ns):
         return [Fraction(r.output_tokens, len(r.arrivals_ns))] * len(r.arrivals_ns)
-    return [Fraction(1)] * len(r.arrivals_ns)
+    return [a_mean_event] * len(r.arrivals_ns)
 
 
 def token_gaps(r: RequestRecord) -> Weighted:
@@ -153,9 +153,13 @@ def test_every_rate_equals_its_definition(given_records: list[RequestRecord], th
     slo = {"ttft_p95": threshold_ns / 1e6, "e2el_p50": 2 * threshold_ns / 1e6}
     level = level_object(plan(START / 1e6, END / 1e6), given_records, [], slo=slo)
 
+    counted = [r for r in given_records if r.output_tokens is not None and len(r.arrivals_ns)]
+    events = sum(len(r.arrivals_ns) for r in counted)
+    a_mean_event = Fraction(sum(r.output_tokens or 0 for r in counted), events) if events else Fraction(1)
+
     def tokens(failed: bool) -> Fraction:
         chosen = [r for r in given_records if is_failure(r.status) == failed]
-        credited = (zip(r.arrivals_ns, event_tokens(r), strict=True) for r in chosen)
+        credited = (zip(r.arrivals_ns, event_tokens(r, a_mean_event), strict=True) for r in chosen)
         return sum((k for events in credited for at, k in events if inside(int(at))), Fraction(0))
 
     assert same(level["output_throughput"], tokens(failed=False) / window_s)

@@ -64,6 +64,19 @@ def test_a_request_that_was_cut_off_is_served_by_what_others_of_its_length_had_i
     assert level_object(plan(), [*before, cut_off(4)], [])["served_request_rate"] == pytest.approx(3 / 4)
 
 
+def test_where_all_ok_requests_had_what_they_were_asked_for_so_would_one_that_was_cut_off() -> None:
+    before = [normal(n, 100, 10, sent_ms=-900, output_tokens_requested=n) for n in (2, 6, 10)]
+    cut_off = request(0, [100, 200, 300], n=None, status="censored", output_tokens_requested=20)
+    assert level_object(plan(), [*before, cut_off], [])["served_request_rate"] == pytest.approx(3 / 20)
+
+
+def test_an_event_of_a_request_that_was_cut_off_brought_as_many_tokens_as_others_did() -> None:
+    before = [normal(25, 10, 10, sent_ms=-900, n=100, output_tokens_requested=100) for _ in range(4)]
+    cut_off = request(0, [10 * k for k in range(1, 21)], n=None, status="censored", output_tokens_requested=100)
+    level = level_object(plan(), [*before, cut_off], [])
+    assert (level["output_throughput"], level["served_request_rate"]) == (80, pytest.approx(0.8))
+
+
 def test_one_request_of_a_user_bounds_no_rate() -> None:
     level = level_object(plan(0, 1100), [normal(100, 10, 10)], [])
     assert level["served_request_rate"] == pytest.approx(1 / 1.1)
