@@ -21,7 +21,7 @@ Endpoint = Literal["chat", "completions"]
 
 _DATA = b"data:"
 
-# A chunk may hold only the last part of `data: [DONE]`; so much before it is enough to know.
+# A chunk may hold only the last part of `data: [DONE]`; so much before it is enough for the marks that servers send.
 _SPLIT_BYTES = 32
 
 
@@ -110,7 +110,7 @@ class Exchange:
     done_ns: int | None = None
     """Arrival of `[DONE]`, or of an error event: the answer is complete whatever the connection does next."""
     error_begun: bool = False
-    """Whether the latest chunk may hold the beginning of an error event."""
+    """Whether the latest chunk that was looked at may hold the beginning of an error event."""
     events: int = 0
     """Events since the first token; a live estimate of tokens, never a result."""
     noted: int = 0
@@ -156,7 +156,7 @@ class Exchange:
         return [self._chunk(k) for k in range(len(self.chunk_ends))]
 
     def snapshot(self, **changes: Any) -> Exchange:
-        """A copy with these changes, which what arrives later leaves alone."""
+        """A copy of what has arrived, to decode and not to go on with, with these changes; what arrives later is not in it."""
         self._join()
         return dataclasses.replace(
             self, body=self.body[:], chunk_ends=self.chunk_ends[:], chunk_ns=self.chunk_ns[:], fresh=[], **changes
@@ -182,8 +182,9 @@ class Exchange:
         return True
 
     def _join(self) -> None:
-        self.chunk_ends.fromlist(list(accumulate(map(len, self.fresh), initial=len(self.body)))[1:])
+        ends = list(accumulate(map(len, self.fresh), initial=len(self.body)))
         self.body += b"".join(self.fresh)
+        self.chunk_ends.fromlist(ends[1:])
         self.fresh.clear()
 
     def _start(self, k: int) -> int:
@@ -193,7 +194,7 @@ class Exchange:
         return bytes(self.body[self._start(k) : self.chunk_ends[k]])
 
     def _note_end(self, k: int) -> None:
-        if self.done_ns is None and self._says_done(k):
+        if self.done_ns is None and self.streamed and self._says_done(k):
             self.done_ns = self.chunk_ns[k]
         if self.error_begun or self.body.find(b'"error"', self._start(k), self.chunk_ends[k]) >= 0:
             self.error_begun = not self.error_begun  # the rest of the event may come with the next chunk
@@ -210,13 +211,15 @@ class Exchange:
         return len(self.body)
 
     def _says_done(self, k: int) -> bool:
-        """Whether a line that ends in this chunk is `data: [DONE]`; a text that quotes it does not begin its line."""
-        text = bytes(self.body[max(0, self._start(k) - _SPLIT_BYTES) : self.chunk_ends[k]])
+        """Whether a line that ends in this chunk, or shortly before it, is `data: [DONE]`. What only ends so is a quotation: a
+        line whose beginning is not in sight is none."""
+        begin = max(0, self._start(k) - _SPLIT_BYTES)
+        text = bytes(self.body[begin : self.chunk_ends[k]])
         found = text.rfind(b"[DONE]")
-        if found < 0:
+        line = max(text.rfind(b"\n", 0, max(0, found)), text.rfind(b"\r", 0, max(0, found))) + 1
+        if found < 0 or (line == 0 and begin > 0):
             return False
-        line = max(text.rfind(b"\n", 0, found), text.rfind(b"\r", 0, found)) + 1
-        before, after = text[line:found].strip(b' \t"'), text[found + 6 :].lstrip(b' \t"')[:1]
+        before, after = text[line:found].rstrip(b' \t"'), text[found + 6 :].lstrip(b' \t"')[:1]
         return before == _DATA and after in (b"\n", b"\r")
 
     def _says_error(self, k: int) -> bool:

@@ -41,3 +41,21 @@ def test_other_places_of_the_word_are_not_the_end(body: bytes, size: int) -> Non
 
 def test_the_first_end_is_the_end() -> None:
     assert done_at([BEFORE, DONE, DONE]) == 1
+
+
+@pytest.mark.parametrize("gap", range(60))
+def test_a_line_that_only_ends_like_the_mark_is_not_the_end_wherever_the_reads_cut(gap: int) -> None:
+    comment = b": the mark is data: [DONE]\n"
+    assert done_at([C("a") + comment + b"y" * gap, b"\n" + C("more text")]) is None
+    assert done_at([C("a") + comment + b"y" * gap + b"\n", C("more text")]) is None
+
+
+def test_a_mark_that_is_cut_in_two_is_noticed_however_much_comes_behind_it() -> None:
+    assert done_at([BEFORE + b"data: [DO", b"NE]\n\n: bye, and thanks for all the fish\n\n"]) == 1
+
+
+def test_a_whole_answer_that_quotes_the_mark_on_a_line_of_its_own_is_not_ended_by_it() -> None:
+    body = b'{"choices": [{"message":\n  {"content":\n "data: [DONE]"\n' + b" " * 40 + b"}}]}"
+    quoted = body.find(b"data:")
+    for cut in range(quoted, len(body)):
+        assert done_at([body[:cut], body[cut:]]) is None, cut
