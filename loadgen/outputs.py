@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -73,13 +74,18 @@ def write_outputs(folder: RunFolder, console: Console) -> Judged:
         told = how_run(provenance, levels, stated, scenario.to_yaml())
         write_report(folder.path, scenario.name, levels, stated, said, told)
     except OSError as error:
-        raise LoadgenError(
-            f"The results cannot be written into {folder.path}: {error.strerror or error}.",
-            hint=f"the records are kept: make room, then run `loadgen report {folder.path}`",
-        ) from None
+        raise unwritable(folder.path, error) from None
     console.print(f"report: {folder.path / 'report.html'}", highlight=False, soft_wrap=True)
     console.print(f"run folder: {folder.path}", highlight=False, soft_wrap=True)
     return Judged(levels, judged["exit_code"])
+
+
+def unwritable(folder: Path, error: OSError) -> LoadgenError:
+    """What is said where a run's folder takes no more: the disk is full, or gone, or something stands in the way."""
+    return LoadgenError(
+        f"The results cannot be written into {folder}: {error.strerror or error}.",
+        hint=f"the records are kept: make room, then run `loadgen report {folder}`",
+    )
 
 
 def conditions(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -32,7 +33,7 @@ from loadgen.controller.worker import check_connections
 from loadgen.datasets.plan import SurveyedDataset
 from loadgen.errors import LoadgenError, RunInterruptedError, SafetyStopError
 from loadgen.judgement import judge
-from loadgen.outputs import write_outputs
+from loadgen.outputs import unwritable, write_outputs
 from loadgen.record import LevelPlan
 from loadgen.report.summary import write_level
 from loadgen.run_folder import RunFolder
@@ -42,6 +43,8 @@ from loadgen.scenario.schedules import given_window_s, schedule_of, schedules
 from loadgen.stats.limit import limit_of
 from loadgen.worker.scheduled_user import ScheduledUser
 from loadgen.worker.streaming_user import StreamingUser
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 class WholeRun:
@@ -205,8 +208,16 @@ class WholeRun:
                 failure.hint = f"`loadgen run --resume {self._folder.path}` measures what is left"
             self._stop.clear()  # it has been heard; another one ends the drain, or the wait for a last scrape
             drain_s = load.drain_timeout
+            display.say(
+                f"stopping: nothing more is sent; requests under way may take up to {drain_s:g} s to end, and another "
+                "Ctrl-C ends them at once"
+            )
         except LoadgenError as error:
             failure = error
+        except OSError as error:
+            if error.errno not in _NO_ROOM and not str(error.filename).startswith(str(self._folder.path)):
+                raise
+            failure = unwritable(self._folder.path, error)
         finally:
             progress.enter("drain" if drain_s else "writing")
             self._fleet.finish(drain_s, self._stop)

@@ -234,6 +234,26 @@ def test_an_interrupted_run_keeps_what_it_measured_and_says_so(tmp_path: Path, n
     assert "cancelled" not in level["requests"], "requests of the window were not drained"
     assert {reason["rule"] for reason in level["reasons"]} == {"interrupted"} and not level["warnings"]
     assert "1 of 2 planned levels were measured" in stdout
+    assert "stopping: nothing more is sent; requests under way may take up to 30 s to end" in stderr + stdout
+
+
+def test_a_folder_that_takes_no_more_ends_the_run_with_what_to_do_and_keeps_the_records(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    command = [sys.executable, "-m", "loadgen", "run", "--concurrency", "2,3", "--warmup", "0s", "--duration", "2s"]
+    command += ["--input-tokens", "64", "--output-tokens", "4", "--metrics-port", "off", "-o", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and not (folder / "records" / "worker-0.spool").exists():
+            time.sleep(0.05)
+        (folder / "levels" / "0.json").mkdir(parents=True)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1, stderr
+    assert f"error: The results cannot be written into {folder}: Is a directory." in stderr
+    assert f"hint: the records are kept: make room, then run `loadgen report {folder}`" in stderr
+    assert "Traceback" not in stderr
+    (folder / "levels" / "0.json").rmdir()
+    again = loadgen_here("report", str(folder))
+    assert "1 of 2 planned levels were measured" in again.stdout, again.stderr
 
 
 REFUSED: dict[str, tuple[list[str], int, list[str]]] = {
