@@ -69,7 +69,7 @@ class LocustfileWorker(WorkerProcess):
     def _on_configure(self, environment: Any, msg: Any) -> None:
         self._end_test()  # one whose master is gone
         super()._on_configure(environment, msg)
-        load, workload = self._generator, self._workload
+        load, workload = self._generator, self._supply.workload
         if load is None or not isinstance(workload, TaskWorkload):
             return  # READY has said why
         sender.use(Sender(load, workload, open_loop=self._open_loop))
@@ -136,7 +136,7 @@ class LocustfileWorker(WorkerProcess):
                 self._thread.wait(self._generator.close(), timeout_s=10)
         if self._ledger is not None:
             self._ledger.close()
-        self._generator = self._ledger = self._workload = self._level_done = self._opening = None
+        self._generator = self._ledger = self._level_done = self._opening = None
         self._live = LiveCounts()
         self._problem = self._ending = False
         self._told_names = 0

@@ -33,6 +33,11 @@ class PromptSupply:
         self._prompts: PromptQueue[Any] | None = None
         self._dataset_changed = False
 
+    @property
+    def workload(self) -> Workload | None:
+        """As the controller has sent it; None before."""
+        return self._workload
+
     def configure(self, workload: dict[str, Any]) -> str | None:
         """Takes the workload that the controller has sent; gives why it cannot be used, if it cannot."""
         try:
