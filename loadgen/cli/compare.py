@@ -66,7 +66,8 @@ def compare(
     to_stdout = json_file == Path("-")
     if to_stdout:
         sys.stdout.write(as_json.decode())
-    Console(stderr=to_stdout).print(terminal(made), highlight=False)
+    console = Console(stderr=to_stdout)
+    console.print(terminal(made, width=console.width), highlight=False)
     files = [(markdown_file, markdown(made).encode()), (junit_file, junit(made))]
     files += [] if to_stdout else [(json_file, as_json)]
     for path, content in files:

@@ -68,7 +68,7 @@ def change(figure: Figure, baseline: Measured, run: Measured) -> Change:
             return Change(changed, interval, SAME, "")
         return Change(changed, interval, UNCLEAR, "may be more than the tolerance")
     if interval is not None and interval[0] <= 0 <= interval[1]:
-        return Change(changed, interval, UNCLEAR, "chance alone may do so: the interval of the change holds 0")
+        return Change(changed, interval, UNCLEAR, "chance alone may do so, as the interval of the change holds 0")
     return Change(changed, interval, REGRESSED if worse > 0 else IMPROVED, "" if interval else "by its tolerance alone")
 
 

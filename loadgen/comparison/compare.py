@@ -12,7 +12,7 @@ from typing import Any
 
 from loadgen.comparison.change import IMPROVED, NOT_MEASURED, REGRESSED, UNCLEAR, Measured, change, wilson
 from loadgen.comparison.conditions import differences
-from loadgen.comparison.figures import ERROR_RATE, Figure, figures
+from loadgen.comparison.figures import ERROR_RATE, RATES, Figure, figures
 from loadgen.comparison.snapshot import MeasuredLevel, Snapshot, WithinSlo
 from loadgen.stats.asked import asked_text
 
@@ -115,6 +115,7 @@ def _level(
         "unanswered": False,
         "text": "",
         "figures": [],
+        "left_out": [],
     }
     if not old:
         return {**told, "status": NEW, "text": "not in the baseline"}
@@ -129,7 +130,9 @@ def _level(
     had = {name for level in good_old for name in level.figures}
     wanted = figures(tolerances, open_loop=one.concurrency is None, of_baseline=had)
     doubts = sorted({rule for level in (*good_old, *good_new) for rule in level.warnings})
-    told["figures"] = [_figure(figure, good_old, good_new) for figure in _comparable(wanted, good_old, good_new)]
+    saying_nothing = _saying_nothing(wanted, good_old, good_new, tolerances)
+    told["left_out"] = [figure.name for figure in wanted if figure.name in saying_nothing]
+    told["figures"] = [_figure(figure, good_old, good_new) for figure in wanted if figure.name not in saying_nothing]
     told["figures"] += _saturation(good_old, good_new)
     for figure in told["figures"]:
         figure["unanswered"] = _is_unanswered(figure, tolerances)
@@ -146,13 +149,17 @@ def _is_unanswered(figure: Mapping[str, Any], tolerances: Collection[str]) -> bo
     return figure["baseline"] is not None or figure["figure"] in tolerances
 
 
-def _comparable(
-    wanted: Sequence[Figure], old: Sequence[MeasuredLevel], new: Sequence[MeasuredLevel]
-) -> Sequence[Figure]:
-    # While requests pile up a latency only says how long the load has lasted.
+def _saying_nothing(
+    wanted: Sequence[Figure], old: Sequence[MeasuredLevel], new: Sequence[MeasuredLevel], tolerances: Collection[str]
+) -> set[str]:
+    """Names of the figures that say nothing of the server at such a load."""
     if any(level.saturated for level in (*old, *new)):
-        return [figure for figure in wanted if not figure.name.endswith("_ms")]
-    return wanted
+        # While requests pile up a latency only says how long the load has lasted.
+        return {figure.name for figure in wanted if figure.name.endswith("_ms")}
+    if old[0].concurrency is None:
+        # All that came was served: how much that is was drawn by the arrivals.
+        return {figure.name for figure in wanted if figure.name in RATES and figure.name not in tolerances}
+    return set()
 
 
 def _figure(figure: Figure, old: Sequence[MeasuredLevel], new: Sequence[MeasuredLevel]) -> dict[str, Any]:

@@ -33,8 +33,9 @@ OF_AN_OPEN_LOOP = {
 """What stands in for a latency where requests came by a schedule: what an arriving user felt."""
 BEFORE_IT = {"served_request_rate": "request_throughput"}
 """What stands in for a figure that a baseline of an older version does not have."""
+RATES = ("output_throughput", "request_throughput", "served_request_rate", "input_throughput", "request_goodput")
+"""Figures of which more is better: what a server is capable of, or, in an open loop that it keeps up with, what came."""
 
-_RATES = ("output_throughput", "request_throughput", "served_request_rate", "input_throughput", "request_goodput")
 _LATENCY = re.compile(rf"(p50|p90|p95|p99|mean)_({'|'.join(LATENCIES)})_ms")
 
 
@@ -51,12 +52,12 @@ class Figure:
 
 def is_figure(name: str) -> bool:
     """Whether a level has such a figure and it is known which way is worse."""
-    return name == ERROR_RATE or name in _RATES or _LATENCY.fullmatch(name) is not None
+    return name == ERROR_RATE or name in RATES or _LATENCY.fullmatch(name) is not None
 
 
 def figure(name: str, tolerance: float) -> Figure:
     """A figure of a known name."""
-    return Figure(name, tolerance, higher_is_better=name in _RATES, absolute=name == ERROR_RATE)
+    return Figure(name, tolerance, higher_is_better=name in RATES, absolute=name == ERROR_RATE)
 
 
 def kept(values: Mapping[str, Any]) -> dict[str, Any]:

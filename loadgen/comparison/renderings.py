@@ -12,18 +12,28 @@ from rich.text import Text
 
 from loadgen.comparison.change import NOT_MEASURED, REGRESSED, UNCLEAR
 from loadgen.comparison.compare import COMPARED
-from loadgen.comparison.words import HEADINGS, Comparison, cells, hint, level_name, remarks, verdict_text
+from loadgen.comparison.words import (
+    HEADINGS,
+    Comparison,
+    cells,
+    explanations,
+    hint,
+    level_name,
+    remarks,
+    verdict_text,
+)
 
 _STYLES = {"regressed": "bold red", "improved": "green", "unclear": "yellow"}
+_CHANGE = HEADINGS.index("change")
 
 
-def terminal(made: Comparison) -> RenderableType:
-    """A table a level, only what changed marked."""
+def terminal(made: Comparison, *, width: int) -> RenderableType:
+    """A table a level, only what changed marked, and why a verdict is what it is below; for `width` columns of text."""
     parts: list[RenderableType] = [Text(_title(made)), Text("")]
     for level in made["levels"]:
         parts.append(Text(_heading(level), style="bold"))
         if level["figures"]:
-            parts += [_table(level), Text("")]
+            parts += [_table(level, width), *(Text(line) for line in explanations(level)), Text("")]
     parts += [Text(remark) for remark in remarks(made)]
     parts.append(Text(verdict_text(made)))
     advice = hint(made)
@@ -40,12 +50,21 @@ def _heading(level: Mapping[str, object]) -> str:
     return level_name(level) + (f": {level['text']}" if level["text"] else "")
 
 
-def _table(level: Mapping[str, list[Mapping[str, object]]]) -> Table:
+def _table(level: Mapping[str, list[Mapping[str, object]]], width: int) -> Table:
+    rows: list[tuple[str, ...]] = [
+        (*cells(figure, intervals=False)[:-1], str(figure["verdict"])) for figure in level["figures"]
+    ]
+    widest = [max(map(len, column)) for column in zip(HEADINGS, *rows, strict=True)]
+    if sum(widest) + len(widest) - 1 > width:
+        # The interval of a change goes onto a line of its own.
+        rows = [(*row[:_CHANGE], row[_CHANGE].replace(" [", "\n["), *row[_CHANGE + 1 :]) for row in rows]
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, header_style="bold")
     for number, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="right" if 0 < number < len(HEADINGS) - 1 else "left", no_wrap=number < 5)
-    for figure in level["figures"]:
-        table.add_row(*cells(figure, intervals=False), style=_STYLES.get(str(figure["verdict"])))
+        between = 0 < number < len(HEADINGS) - 1
+        # Where even that is too wide, it is the figure's name that is broken.
+        table.add_column(heading, justify="right" if between else "left", no_wrap=number > 0, overflow="fold")
+    for figure, row in zip(level["figures"], rows, strict=True):
+        table.add_row(*row, style=_STYLES.get(str(figure["verdict"])))
     return table
 
 

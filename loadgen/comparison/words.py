@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from loadgen.comparison.figures import RATES
+
 Comparison = Mapping[str, Any]
 
 HEADINGS = ("figure", "baseline", "run", "change", "tolerance", "verdict")
@@ -20,7 +22,11 @@ def verdict_text(made: Comparison) -> str:
     if verdict["unclear"]:
         parts += [] if parts else ["no change is shown"]
         parts.append(f"{verdict['unclear']} of {figures} figures unclear")
-    said = f"{', '.join(parts) or 'nothing changed by more than its tolerance'}; {_levels(verdict['compared_levels'])} compared"
+    if verdict["compared_levels"]:
+        changed = ", ".join(parts) or "nothing changed by more than its tolerance"
+        said = f"{changed}; {_levels(verdict['compared_levels'])} compared"
+    else:
+        said = "nothing was compared"
     if verdict["not_in_baseline"]:
         said += f"; {verdict['not_in_baseline']} of {figures} figures are not in the baseline"
     if verdict["unanswered_levels"]:
@@ -49,6 +55,18 @@ def cells(figure: Mapping[str, Any], *, intervals: bool = True) -> tuple[str, st
         f"{figure['tolerance'] * 100:.3g} pp" if share else f"{figure['tolerance'] * 100:.3g} %",
         figure["verdict"] + text,
     )
+
+
+def explanations(level: Mapping[str, Any]) -> list[str]:
+    """Why a verdict is what it is, where that is not plain: a line for each reason, with every figure that has it."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for figure in level["figures"]:
+        if figure["text"]:
+            by_reason.setdefault((figure["verdict"], figure["text"]), []).append(figure["figure"])
+    return [
+        f"{', '.join(names)}: {text if text.startswith(verdict) else f'{verdict}, {text}'}"
+        for (verdict, text), names in by_reason.items()
+    ]
 
 
 def _figure(value: float | None, interval: Iterable[float] | None, share: bool) -> str:
@@ -84,6 +102,12 @@ def remarks(made: Comparison) -> list[str]:
     said = [f"{one['text']} (that is what is compared)" for one in made["differences"] if one["allowed"]]
     if made["not_checked"]:
         said.append(f"not checked, since one side does not say: {', '.join(made['not_checked'])}")
+    left_out = [name for level in made["levels"] for name in level["left_out"] if name in RATES]
+    if left_out:
+        said.append(
+            f"not compared where the server keeps up with the arrivals, since they decide it: "
+            f"{', '.join(dict.fromkeys(left_out))}"
+        )
     for one in made["within_slo"]:
         setting = "".join(f"{name} {value}, " for name, value in one["server"].items())
         said.append(f"{setting}highest load within the limits: {_load(one['baseline'])}, then {_load(one['run'])}")

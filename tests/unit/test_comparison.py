@@ -35,7 +35,7 @@ from loadgen.comparison.snapshot import (
     read_snapshot,
     snapshot_of,
 )
-from loadgen.comparison.words import hint, verdict_text
+from loadgen.comparison.words import hint, remarks, verdict_text
 from loadgen.errors import UsageError
 from loadgen.locustfile.conditions import conditions_of as locustfile_conditions
 from loadgen.measured_run import read_run
@@ -343,6 +343,43 @@ def test_while_requests_pile_up_latencies_are_not_compared_and_beginning_to_is_a
     assert told["saturated"] == REGRESSED and exit_code(made) == 99
 
 
+def test_throughputs_of_an_open_loop_that_the_server_keeps_up_with_follow_the_arrivals_and_are_not_compared() -> None:
+    rate = {"concurrency": None, "request_rate": 2.0}
+    rates = {"output_throughput": 120.0, "served_request_rate": 1.92, "p50_tpot_ms": 10.0, "error_rate": 0.0}
+    more = {"output_throughput": 139.0, "served_request_rate": 2.23, "p50_tpot_ms": 10.0, "error_rate": 0.0}
+    old, new = level(1, **rate, figures=rates, intervals={}), level(1, **rate, figures=more, intervals={})
+    for first, second in ((old, new), (new, old)):
+        made = compare(snapshot(first), snapshot(second))
+        assert {one["figure"] for one in made["levels"][0]["figures"] if one["baseline"]} == {"p50_tpot_ms"}
+        assert made["levels"][0]["left_out"] == ["output_throughput", "served_request_rate"]
+        assert (exit_code(made), made["verdict"]["improved"]) == (0, 0)
+        assert any("output_throughput, served_request_rate" in line for line in remarks(made)), (
+            "what is left out is told"
+        )
+    asked = compare(snapshot(new), snapshot(old), tolerances={"output_throughput": 0.05})
+    assert exit_code(asked) == 99 and asked["levels"][0]["left_out"] == ["served_request_rate"]
+    full = compare(snapshot(new), snapshot(dataclasses.replace(old, saturated=True)))
+    capacities = {one["figure"] for one in full["levels"][0]["figures"] if one["verdict"] == REGRESSED}
+    assert capacities == {"output_throughput", "served_request_rate", "saturated"}
+
+
+def test_other_arrivals_of_the_same_rate_raise_no_alarm(tmp_path: Path) -> None:
+    one, other = (
+        snapshot_of(read_run(VirtualRun(request_rate=(2,), window_s=60, seed=seed).write(tmp_path / str(seed))))
+        for seed in (14, 8)
+    )
+    drawn = [run.levels[0].figures["served_request_rate"] for run in (one, other)]
+    assert abs(drawn[1] / drawn[0] - 1) > 0.10, "else this test shows nothing"
+    for first, second in ((one, other), (other, one)):
+        assert exit_code(compare(first, second)) == 0
+
+
+def test_where_no_level_could_be_compared_nothing_sounds_like_a_pass() -> None:
+    bad = level(8, valid=False, reasons=["client_late"])
+    made = compare(snapshot(level(8)), snapshot(bad))
+    assert verdict_text(made) == "Nothing was compared; NOT ANSWERED: 1 level invalid or not measured."
+
+
 def test_baseline_file_says_the_same_as_the_run_and_is_small(tmp_path: Path) -> None:
     made = snapshot_of(read_run(VirtualRun(concurrency=(1, 4, 8, 16), spread=0.3).write(tmp_path / "run")))
     file = tmp_path / "baseline.json"
@@ -449,11 +486,39 @@ def test_markdown_is_a_table_a_level_with_regressions_in_bold() -> None:
 
 
 def test_terminal_names_every_level_and_ends_with_verdict_and_hint(capsys: pytest.CaptureFixture[str]) -> None:
-    Console(width=100).print(terminal(every_kind()))
+    Console(width=100).print(terminal(every_kind(), width=100))
     text = capsys.readouterr().out
     for users in (4, 8, 16, 32):
         assert f"concurrency {users}" in text
     assert "2 regressed" in text and text.strip().splitlines()[-1].startswith("hint: ")
+
+
+def long_names() -> dict[str, Any]:
+    """A comparison in an open loop, whose figures have the longest names, with changes of many digits."""
+    rate = {"concurrency": None, "request_rate": 2.0}
+    figures = {"p50_ttft_from_schedule_ms": 100.0, "p95_ttft_from_schedule_ms": 100.0, "p95_tpot_ms": 10.0}
+    old = level(1, **rate, figures=figures, intervals={name: [value / 8, value * 8] for name, value in figures.items()})
+    new = level(
+        1, **rate, figures={"p50_ttft_from_schedule_ms": 140.0, "p95_ttft_from_schedule_ms": 145.0}, intervals={}
+    )
+    return compare(snapshot(old), snapshot(dataclasses.replace(new, intervals=old.intervals)))
+
+
+@pytest.mark.parametrize("columns", [80, 110, 150])
+@pytest.mark.parametrize("made", [every_kind, long_names])
+def test_verdict_is_never_cut_and_its_reason_stands_below_the_table(
+    made: Callable[[], dict[str, Any]], columns: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    comparison = made()
+    Console(width=columns).print(terminal(comparison, width=columns))
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    for level_ in comparison["levels"]:
+        for one in level_["figures"]:
+            assert any(line.startswith(one["figure"]) and line.endswith(one["verdict"]) for line in lines), one
+    assert max(map(len, lines)) <= columns
+    told = " ".join(lines)
+    assert "p95_ttft_ms: unclear, " in told or "unclear, chance alone may do so" in told
+    assert "(chance" not in told and "(may" not in told
 
 
 @pytest.fixture(scope="module")
