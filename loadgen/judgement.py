@@ -34,7 +34,7 @@ def judge(
     for data in levels:
         if names is not None:
             kinds, data = named_kinds(names), replace(data, records=renumbered(data.records, names))
-        level = level_object(
+        yield level_object(
             data.plan,
             data.records,
             data.health,
@@ -43,15 +43,22 @@ def judge(
             kinds=kinds,
             server=data.server,
             settings=server_settings(scenario, data.plan.server),
+            shared_target=scenario.target.shared,
+            soak=_soak(data, scenario),
         )
-        if data.soak is not None and data.plan.soak_window_s is not None:
-            level["soak"] = soak_object(
-                data.soak,
-                window_s=data.plan.soak_window_s,
-                max_drift=scenario.soak.max_drift,
-                judged_s=level["window_s"],
-            )
-        yield level
+
+
+def _soak(data: LevelData, scenario: Scenario) -> dict[str, Any] | None:
+    plan = data.plan
+    if data.soak is None or plan.soak_window_s is None:
+        return None
+    return soak_object(
+        data.soak,
+        window_s=plan.soak_window_s,
+        max_drift=scenario.soak.max_drift,
+        judged_s=(plan.window_end_ns - plan.window_start_ns) / 1e9,
+        rest=data.soak_rest,
+    )
 
 
 def server_settings(scenario: Scenario, named: Mapping[str, Any]) -> dict[str, Any]:

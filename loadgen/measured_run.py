@@ -57,4 +57,6 @@ def read_run(path: Path, *, slo: Slo | None = None) -> MeasuredRun:
     failures = folder.failures()
     said = answers(levels, search=search_of(scenario), failures=failures)
     planned = planned_levels(scenario, levels, failures)
-    return MeasuredRun(path, scenario, provenance, levels, said, verdict(levels), planned)
+    return MeasuredRun(
+        path, scenario, provenance, levels, said, verdict(levels, fail_on_drift=scenario.soak.fail_on_drift), planned
+    )

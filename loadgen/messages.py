@@ -92,6 +92,8 @@ class Configure(Message):
     clock_error_ns: int
     audit_addresses: list[str] | None = None
     """Of an audited run: the target's addresses, in the order in which the capture knows them."""
+    long_ttft_ns: int | None = None
+    """Requests that wait longer for their first token are told of in the live reports."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,13 @@ from loadgen.scenario.load_section import Load
 from loadgen.scenario.model import Scenario
 from loadgen.search.course import planned_levels, search_of
 from loadgen.soak_file import write_windows
-from loadgen.stats.answers import answer_lines, answers, verdict
+from loadgen.stats.answers import DRIFTED, TITLES, answer_lines, answers, verdict
 from loadgen.stats.digits import digits
 from loadgen.stats.limit import with_limits
+from loadgen.stats.soak import BAD, DOUBT, GOOD, standing
 from server.effective import precision_in_words
+
+_SOAK_STYLES = {GOOD: "bold", DOUBT: "bold yellow", BAD: "bold red"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ def write_outputs(folder: RunFolder, console: Console) -> Judged:
     failures = folder.failures()
     planned = planned_levels(scenario, levels, failures)
     said = answers(levels, search=search_of(scenario), failures=failures)
-    judged = {**verdict(levels), "planned_levels": planned}
+    judged = {**verdict(levels, fail_on_drift=scenario.soak.fail_on_drift), "planned_levels": planned}
     stated = with_own_words(conditions(scenario, provenance, levels), provenance)
     console.print(report(levels, stated))
     if len(levels) < planned:
@@ -61,8 +64,14 @@ def write_outputs(folder: RunFolder, console: Console) -> Judged:
         console.print(f"The run was cut off: {of} were measured.", highlight=False)
     for name, count in reader.lost_bytes().items():
         console.print(f"{count} bytes of {name} are torn or damaged; requests that stood there are missing.")
+    soak_style = _SOAK_STYLES[standing(said["soak"])]
     for title, text in answer_lines(said):
-        console.print(Text.assemble((title, "bold"), f": {text}"))
+        style = soak_style if title == TITLES["soak"] else "bold"
+        console.print(Text.assemble((title, style), f": {text}"))
+    if judged["exit_code"] == DRIFTED:
+        console.print(
+            Text("The soak drifted for the worse, and soak.fail_on_drift is set: exit code 99.", style="bold red")
+        )
     if judged["rests_on_invalid"]:
         console.print(Text(judged["rests_on_invalid"], style="bold red"))
     try:
@@ -110,7 +119,7 @@ def conditions(
             [
                 _window_in_words(load),
                 "once steady" if load.given_warmup_s is None else f"after {load.given_warmup_s:g} s of warm-up",
-                *(f"(interrupted after {digits(one['window_s'], 3)} s)" for one in levels if one["interrupted"]),
+                *(f"(interrupted after {digits(_lasted_s(one), 3)} s)" for one in levels if one["interrupted"]),
             ]
         ),
         "workers": str(len(provenance.get("workers", []))) if provenance else None,
@@ -119,6 +128,12 @@ def conditions(
         **({"server lacks": ", ".join(target["lacks"])} if target.get("lacks") else {}),
         "seed": str(scenario.seed),
     }
+
+
+def _lasted_s(level: Mapping[str, Any]) -> float:
+    """Of a soak all of it, not the part alone that its own figures are of."""
+    soak = level.get("soak")
+    return float(level["window_s"] if soak is None else soak["duration_s"] + soak["left_out_s"])
 
 
 def load_in_words(load: Load) -> str:

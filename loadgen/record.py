@@ -213,7 +213,7 @@ class LevelPlan:
     step: int | None = None
     """Which one it is of the levels that the scenario lists; a level that was run again has the same. None of other levels."""
     interrupted_by: str = ""
-    """Why it was interrupted, where the server under test was the reason."""
+    """Why it was interrupted, where the server under test or a guard of `safety` was the reason."""
     soak_window_s: float | None = None
     """Of a soak: length of the windows that it is watched in; None of another level."""
     clock_change_ns: int | None = None

@@ -17,8 +17,9 @@ from loadgen.record import CENSORED, LevelPlan, RequestRecord, WorkerHealth
 from loadgen.run_folder import JournalEntry, RunFolder
 from loadgen.server_metrics.file import SampleReader
 from loadgen.server_metrics.sample import ServerSample
-from loadgen.soak_reader import SoakReader, judged_part
+from loadgen.soak_reader import SoakReader
 from loadgen.spool import SpoolReader
+from loadgen.stats.soak_windows import Rest
 
 # The scrape at the window's end may be asked for a little after the last worker was done.
 _LAST_SCRAPE_NS = 500_000_000
@@ -49,6 +50,8 @@ class LevelData:
     """The server's own metrics, from the window's start to the drain's end."""
     soak: list[dict[str, Any]] | None = None
     """Of a soak: a row for each of its windows. The plan is then that of its last part, which the records are of."""
+    soak_rest: Rest | None = None
+    """Of a soak: what is in none of them."""
 
 
 class PartReader:
@@ -117,7 +120,7 @@ class PartReader:
 
     def _data(self, entry: JournalEntry) -> LevelData:
         offsets_ns, whole = entry.clock_offsets_ns, self._soaks.cut(entry.plan)
-        plan = judged_part(whole)
+        plan = self._soaks.judged_part(whole)
         missing = sum(self._missing(worker, plan.level, said) for worker, said in entry.records.items())
         plan = replace(plan, missing_records=missing)
         records = []
@@ -132,9 +135,9 @@ class PartReader:
         server = self._server.between(
             plan.window_start_ns, max(plan.drained_ns or 0, plan.window_end_ns) + _LAST_SCRAPE_NS
         )
-        soak = self._soaks.finished(whole)
+        soak, rest = self._soaks.finished(whole)
         return LevelData(
-            plan, records, self._health.get(plan.level, []), self._audit.trail(plan, records), server, soak
+            plan, records, self._health.get(plan.level, []), self._audit.trail(plan, records), server, soak, rest
         )
 
     def _missing(self, worker: int, level: int, said: int) -> int:

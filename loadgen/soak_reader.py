@@ -13,7 +13,7 @@ from typing import Any
 from loadgen.record import LevelPlan, RequestRecord
 from loadgen.run_folder import JournalEntry
 from loadgen.server_metrics.sample import ServerSample
-from loadgen.stats.soak_windows import SoakWindows
+from loadgen.stats.soak_windows import Rest, SoakWindows
 
 JUDGED_NS = 600_000_000_000
 """Longest part of a soak, at its end, that the level's own figures are of."""
@@ -25,6 +25,13 @@ class _Soak:
     offsets_ns: Mapping[int, int]
     windows: SoakWindows
     told: int = 0
+
+    def last_ns(self) -> int:
+        """The end of its window; of one that has not ended, or was never said to have, the last that is known."""
+        plan = self.plan
+        if plan.drained_ns is not None or plan.interrupted:
+            return plan.window_end_ns
+        return min(plan.window_end_ns, self.windows.newest_ns)
 
 
 class SoakReader:
@@ -95,20 +102,28 @@ class SoakReader:
         return found
 
     def cut(self, plan: LevelPlan) -> LevelPlan:
-        """The plan; of a soak whose controller was killed in it, up to the last that is known."""
+        """The plan; of a soak whose controller was killed in it, up to the last instant of which all is known: before it lie no
+        requests that were under way at the end, whose records never came."""
         soak = self._soaks.get(plan.level)
         if soak is None or plan.drained_ns is not None or plan.interrupted:
             return plan
-        return replace(plan, interrupted=True, window_end_ns=min(plan.window_end_ns, soak.windows.newest_ns))
+        end_ns = soak.last_ns() - min(soak.windows.longest_ns, JUDGED_NS // 2)
+        if end_ns <= plan.window_start_ns:
+            end_ns = soak.last_ns()
+        return replace(plan, interrupted=True, window_end_ns=end_ns)
 
-    def finished(self, plan: LevelPlan) -> list[dict[str, Any]] | None:
-        """All rows of a level that has ended; None of one that is no soak."""
+    def finished(self, plan: LevelPlan) -> tuple[list[dict[str, Any]], Rest] | tuple[None, None]:
+        """All rows of a level that has ended, and what is in none of them; None of one that is no soak."""
         soak = self._soaks.get(plan.level)
-        return None if soak is None else soak.windows.finish(plan.window_end_ns)
+        if soak is None:
+            return None, None
+        rows = soak.windows.finish(plan.window_end_ns)
+        return rows, soak.windows.rest(len(rows), soak.last_ns())
 
-
-def judged_part(plan: LevelPlan) -> LevelPlan:
-    """The plan of the part of a soak that its own figures are of; of another level the plan itself."""
-    if plan.soak_window_s is None:
-        return plan
-    return replace(plan, window_start_ns=max(plan.window_start_ns, plan.window_end_ns - JUDGED_NS))
+    def judged_part(self, plan: LevelPlan) -> LevelPlan:
+        """The plan of the part of a soak that its own figures are of; of another level the plan itself."""
+        soak = self._soaks.get(plan.level)
+        if soak is None:
+            return plan
+        kept_ns = max(plan.window_end_ns, soak.last_ns()) - JUDGED_NS
+        return replace(plan, window_start_ns=max(plan.window_start_ns, kept_ns))

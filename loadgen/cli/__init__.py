@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from loadgen import __version__
-from loadgen.cli.foreign_options import refuse_foreign
+from loadgen.cli.foreign_check import refuse_foreign
 from loadgen.errors import LoadgenError
 
 COMMANDS = {

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from loadgen.cli import COMMANDS, GROUPS, load_command
-from loadgen.cli.foreign_options import FOREIGN
+from loadgen.cli.foreign_options import FOREIGN, OTHER_MEANINGS, OtherMeaning
 from loadgen.cli.options import SLO_OPTION, aliases, option_names
 from loadgen.metrics.reference import prometheus_page
 from loadgen.scenario.json_schema import SCHEMA_FILE, scenario_schema
@@ -39,8 +39,8 @@ A value comes from, in this order: an option or `--set section.key=value`; the e
 `target.server` of a later place in that order, with the settings under `server`; a `target.server` replaces the
 `target.base_url`. `--slo` (or `LOADGEN_SLO`) replaces all limits.
 
-- A **duration** is a number with `ms`, `s`, `m` or `h`, such as `500ms`; a bare number is seconds. Limits under `slo`
-  need the unit.
+- A **duration** is a number with `ms`, `s`, `m` or `h`, such as `500ms`, or several, such as `1m30s`; a bare number is
+  seconds. Limits under `slo` need the unit.
 - A **percentage** is written `1%` or `0.01`.
 - A **sweep** is a list, `[1, 2, 4]` in a file and `1,2,4` on the command line. Settings of the server are swept
   outermost, in the order below; concurrency innermost.
@@ -56,17 +56,32 @@ _CLI = """\
 # Command reference
 
 Exit codes: 0 all good; 1 failed to run, or every request failed; 2 bad usage or scenario; 3 no level is valid;
-99 a regression, or limits that cannot be kept; 130 interrupted. Errors go to standard error as a sentence, with a last line `hint: …` where something can be done.
+99 a regression, a soak that drifted, or limits that cannot be kept; 130 interrupted. Errors go to standard error as a sentence, with a last line `hint: …` where something can be done.
 """
 
 _COMING_FROM = """\
 # Coming from another tool
 
-Options of vLLM bench, guidellm, aiperf, inference-perf, evalscope and Locust, and what stands for them in `loadgen run`. What the
-figures of each mean, and how they differ from ours, is in [benchmarks.md](benchmarks.md) and [metrics.md](metrics.md).
+Options of vLLM bench, guidellm, aiperf, inference-perf, evalscope, Locust, k6 and hey, and what stands for them in `loadgen run`.
+What the figures of each mean, and how they differ from ours, is in [benchmarks.md](benchmarks.md) and [metrics.md](metrics.md).
 
 ## Taken as they are
 
+"""
+
+_OTHER_MEANINGS = """
+`--endpoint` and `--endpoint-type` also take the paths `/v1/chat/completions` and `/v1/completions`, and what vLLM bench calls them:
+`openai-chat` is `chat`, `openai` and `vllm` are `completions`. Durations are also written `1m30s`.
+
+## Not with that value
+
+Each of these is refused, since it means something else to the tool that it comes from.
+
+"""
+
+_LIMITED_ARRIVALS = """
+`--max-concurrency 16 --request-rate 4` is a limit of the arrivals to vLLM bench and aiperf. Here the two are different loads, and the
+limit is `--request-rate 4 --max-in-flight 16`.
 """
 
 _NOT_HERE = """
@@ -192,16 +207,28 @@ def coming_from() -> str:
     """docs/coming-from.md."""
     keys = [key for key in scenario_keys().values() if aliases(key)]
     same = [(_code(aliases(key)), _code(option_names(key)), key.description) for key in keys]
-    others = [(_code(one.options), f"{one.why} {one.instead[0].upper()}{one.instead[1:]}.") for one in FOREIGN]
     return "".join(
         (
             _MADE,
             _COMING_FROM,
             _table(("name elsewhere", "name here", "what it sets"), same),
+            _OTHER_MEANINGS,
+            _table(("option", "here"), (_other_meaning(one) for one in OTHER_MEANINGS)),
+            _LIMITED_ARRIVALS,
             _NOT_HERE,
-            _table(("option elsewhere", "here"), others),
+            _table(
+                ("option elsewhere", "here"), ((_code(one.options), _told(one.why, one.instead)) for one in FOREIGN)
+            ),
         )
     )
+
+
+def _other_meaning(one: OtherMeaning) -> tuple[str, str]:
+    return f"{_code(one.options)} `{one.example}`", _told(*one.told(one.options[0], one.example))
+
+
+def _told(why: str, instead: str) -> str:
+    return f"{why} {instead[0].upper()}{instead[1:]}."
 
 
 DOCUMENTS = {

@@ -44,7 +44,8 @@ def run(
     """Load the target at each level, print the table, write the run folder.
 
     The last line on standard output is `run folder: PATH`. Exit codes: 0 all good; 1 it could not be run, or every
-    request failed; 2 the scenario or the command line is wrong; 3 no level is valid; 130 interrupted.
+    request failed; 2 the scenario or the command line is wrong; 3 no level is valid; 99 a soak drifted for
+    the worse and soak.fail_on_drift is set; 130 interrupted.
     """
     if resume is not None and output_dir not in (None, resume):
         raise UsageError(

@@ -299,5 +299,5 @@ class Fleet:
     def _on_report(self, client_id: str, data: dict[str, Any]) -> None:
         worker = self.workers.get(client_id)
         if worker is not None and messages.LIVE in data:
-            worker.live = data[messages.LIVE]
+            worker.live, worker.live_s = data[messages.LIVE], time.monotonic()
             self._on_live(worker)

@@ -71,6 +71,9 @@ class LiveRun:
     def add_level(self, level: dict[str, Any]) -> None:
         self._levels.add(level["level"])
         self._metrics.add_level(level)
+        soak = level.get("soak")
+        if soak is not None and soak["windows"]:  # the last ones were not complete while it went on
+            self.set_soak(len(soak["windows"]), soak["windows"][-1])
 
     def set_soak(self, windows: int, row: dict[str, Any]) -> None:
         """A soak has so many whole windows, and this is the last of them."""

@@ -64,6 +64,16 @@ class ServerWatch:
             self._scraper.await_sample(plan.window_end_ns, self._pause)
 
     @property
+    def url(self) -> str | None:
+        """Where the metrics of the server that is under test are looked for; None where they are not."""
+        return self._url
+
+    @property
+    def first(self) -> ServerSample | None:
+        """The first scrape of that server; None where none came."""
+        return self._first
+
+    @property
     def latest(self) -> ServerSample | None:
         """The last scrape; None where there was none."""
         return None if self._scraper is None else self._scraper.latest

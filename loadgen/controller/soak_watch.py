@@ -10,9 +10,18 @@ from typing import Any
 from loadgen.errors import LoadgenError
 from loadgen.run_reader import RunReader
 from loadgen.soak_file import append_windows
+from loadgen.stats.soak_trend import FEWEST
 
 # Spools are read in small portions, so that no look takes long.
 _LOOK_S = 1.0
+
+
+def soak_hint(resume: str) -> str:
+    """What is said when a soak is interrupted; `resume` says how another level is measured again."""
+    return (
+        f"with {FEWEST} whole windows a soak counts as a shorter one; it cannot be taken up where it ended: "
+        f"{resume}, and begins the soak anew"
+    )
 
 
 class SoakWatch:

@@ -8,6 +8,8 @@ from typing import Any
 
 from loadgen.scenario.model import Level
 
+_LOADED = ("ramp", "warm-up", "settling", "window")
+
 
 @dataclass(slots=True)
 class Progress:
@@ -29,6 +31,11 @@ class Progress:
         self.phase, self.phase_s, self.phase_began = phase, phase_s, time.monotonic()
         if phase_s is not None:
             self.remaining_s = max(0.0, self.remaining_s - phase_s)
+
+    @property
+    def loaded_level(self) -> int | None:
+        """The level that is under load and whose drain has not begun; None where there is none."""
+        return self.level.level if self.level is not None and self.phase in _LOADED else None
 
     def elapsed_s(self) -> float:
         """Seconds in this phase so far."""

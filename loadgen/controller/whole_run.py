@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import signal
+from collections.abc import Collection
 from typing import Any
 
 import gevent
@@ -18,18 +19,18 @@ from loadgen.controller.capture import Capture, check_capture
 from loadgen.controller.configuration import configuration, prefix_cache_in_words, provenance
 from loadgen.controller.display import Display, level_line
 from loadgen.controller.fleet import Fleet
-from loadgen.controller.guard import Guard
+from loadgen.controller.guard import Guard, check_server_ttft
 from loadgen.controller.level_loop import LevelLoop
 from loadgen.controller.live import LiveRun
 from loadgen.controller.open_level import check_places
 from loadgen.controller.read_dataset import read_dataset, reading_s
 from loadgen.controller.resume import changes, with_resumption
-from loadgen.controller.soak_watch import SoakWatch
+from loadgen.controller.soak_watch import SoakWatch, soak_hint
 from loadgen.controller.sweep import Sweep
 from loadgen.controller.sweep_progress import Progress
 from loadgen.controller.target import route_of
 from loadgen.controller.under_test import UnderTest
-from loadgen.controller.worker import check_connections
+from loadgen.controller.worker import Worker, check_connections
 from loadgen.datasets.plan import SurveyedDataset
 from loadgen.errors import LoadgenError, RunInterruptedError, SafetyStopError
 from loadgen.judgement import judge
@@ -80,8 +81,11 @@ class WholeRun:
         self._dataset: SurveyedDataset | None = None
         self._capture: Capture | None = None
         self._fleet: Fleet | None = None
-        self._guard = Guard(scenario.safety)
+        self._guard = Guard(scenario.safety, open_loop=scenario.load.open_loop)
+        self._progress: Progress | None = None
         self._soak: SoakWatch | None = None
+        self._told_lost: set[int] = set()
+        """Workers of which it was said that they went missing."""
         self._schedules: dict[int, Schedule] = {}
         """Of an open loop, by level as the scenario lists them."""
 
@@ -116,6 +120,7 @@ class WholeRun:
         # The workers start up while the server is asked what it is.
         fleet.start_local(local, log)
         self._loop.begin()
+        check_server_ttft(scenario.safety, self._under_test.metrics.url, self._under_test.metrics.first)
         self._live.set_model(self._under_test.target.model)
         if scenario.audit:
             self._capture = Capture(self._part, self._under_test.target.base_url, log, self._pause)
@@ -152,11 +157,25 @@ class WholeRun:
         if self._stop.is_set():
             raise RunInterruptedError("The run was interrupted.")
         workers = () if self._fleet is None else self._fleet.workers.values()
+        self._tell_of_lost(workers)
         self._under_test.check(worker.live for worker in workers)
-        self._guard.look([worker.live for worker in workers], self._under_test.metrics.latest)
+        level = None if self._progress is None else self._progress.loaded_level
+        self._guard.look(workers, self._under_test.metrics.latest, level)
         if self._soak is not None:
             self._soak.look()
         gevent.sleep(seconds)
+
+    def _tell_of_lost(self, workers: Collection[Worker]) -> None:
+        """At once: a level that may last for hours is invalid from here on."""
+        for worker in workers:
+            if not worker.lost:
+                self._told_lost.discard(worker.index)
+            elif worker.index not in self._told_lost:
+                self._told_lost.add(worker.index)
+                self._tell(
+                    f"worker {worker.index} ({worker.hello.host}, process {worker.hello.pid}) went missing: the level is invalid, "
+                    f"and goes on with {sum(not one.lost for one in workers)} of {len(workers)} workers until Ctrl-C ends it"
+                )
 
     def _configure_workers(self) -> None:
         assert self._fleet is not None
@@ -189,7 +208,7 @@ class WholeRun:
         assert self._fleet is not None
         load, course = self._scenario.load, self._loop.course
         to_come = course.listed(self._levels)
-        progress = Progress(
+        progress = self._progress = Progress(
             levels=None if course.open_ended else len(to_come) + len(self._levels),
             named_keys=course.named_keys,
             remaining_s=sum(load.least_s(given_window_s(load, self._schedules.get(level.level))) for level in to_come),
@@ -205,7 +224,8 @@ class WholeRun:
         except (RunInterruptedError, SafetyStopError) as error:
             failure = error
             if isinstance(error, RunInterruptedError):
-                failure.hint = f"`loadgen run --resume {self._folder.path}` measures what is left"
+                resume = f"`loadgen run --resume {self._folder.path}` measures what is left"
+                failure.hint = resume if self._soak is None else soak_hint(resume)
             self._stop.clear()  # it has been heard; another one ends the drain, or the wait for a last scrape
             drain_s = load.drain_timeout
             display.say(

@@ -29,6 +29,8 @@ class Worker:
     level_done: LevelDone | None = None
     finished: Finished | None = None
     live: dict[str, Any] = field(default_factory=dict)
+    live_s: float = 0.0
+    """When that came, by the controller's monotonic clock."""
     lost: bool = False
     """Whether it is missing, or was at some time since the level began."""
     problem: str | None = None

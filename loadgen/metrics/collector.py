@@ -20,7 +20,7 @@ from loadgen.metrics.client_series import client_series
 from loadgen.metrics.level_series import LevelSeries
 from loadgen.metrics.live import EDGES_S, LIVE_LATENCIES
 from loadgen.metrics.soak_series import soak_series
-from loadgen.record import is_failure
+from loadgen.record import OK, STATUSES, is_failure
 
 HISTOGRAMS = {
     "ttft": ("loadgen_time_to_first_token_seconds", "Time from the send to the first token, one sample an ok request."),
@@ -66,6 +66,12 @@ class _Totals:
             or self.output_tokens < earlier.output_tokens
             or self.input_tokens < earlier.input_tokens
         )
+
+
+# A series that is born with its first failure has no rate yet: the first burst would alert nobody.
+_FROM_THE_START: Mapping[str, int] = dict.fromkeys(
+    (OK, *sorted(STATUSES - {OK}), "http_429", "http_500", "http_502", "http_503", "http_504"), 0
+)
 
 
 class LiveMetrics(Collector):
@@ -167,10 +173,11 @@ class LiveMetrics(Collector):
             run = {"scenario": self._scenario, "model": self._levels.model or "", "version": self._version}
             present = list(self._present.values())
             target, finished, soak = self._target, self._finished, self._soak
+            lost = 0 if finished else len(self._latest) - len(present)
             levels = list(self._levels.collect())
         yield from _counters(total)
         yield from _histograms(total)
-        yield from _gauges(in_flight, len(present), target, finished)
+        yield from _gauges(in_flight, len(present), lost, target, finished)
         yield from client_series([] if finished else [client for _, client in present])
         yield from soak_series(soak)
         info = GaugeMetricFamily("loadgen_run_info", "The run: always 1.", labels=tuple(run))
@@ -193,7 +200,7 @@ def _counters(total: _Totals) -> Iterator[Metric]:
         value=total.input_tokens,
     )
     requests = CounterMetricFamily("loadgen_requests", "Requests that ended, by how they ended.", labels=["status"])
-    for status, count in {"ok": 0, **total.requests}.items():
+    for status, count in {**_FROM_THE_START, **total.requests}.items():
         requests.add_metric([status], count)
     yield requests
 
@@ -206,11 +213,14 @@ def _histograms(total: _Totals) -> Iterator[Metric]:
         yield HistogramMetricFamily(name, text, buckets=buckets, sum_value=total.sums_ns[latency] / 1e9)
 
 
-def _gauges(in_flight: int, workers: int, target: Target | None, finished: bool) -> Iterator[Metric]:
+def _gauges(in_flight: int, workers: int, lost: int, target: Target | None, finished: bool) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "loadgen_requests_in_flight", "Requests in flight now, all workers; 0 once the run has ended.", value=in_flight
     )
     yield GaugeMetricFamily("loadgen_workers", "Workers that report now; a lost one does not count.", value=workers)
+    yield GaugeMetricFamily(
+        "loadgen_workers_lost", "Workers of this run that no longer report; 0 once the run has ended.", value=lost
+    )
     concurrency = GaugeMetricFamily(
         "loadgen_target_concurrency",
         "Requests in flight that the active level asks for; 0 once the run has ended, absent in an open loop.",

@@ -18,7 +18,7 @@ from loadgen.stats.asked import asked_number, is_open
 Level = Mapping[str, Any]
 
 SUMMARIES = {
-    "ttft": ("loadgen_level_ttft_seconds", "Time to first token of the level's ok requests, exact."),
+    "ttft": ("loadgen_level_ttft_seconds", "Time from the send to the first token of the level's ok requests, exact."),
     "itl": ("loadgen_level_itl_seconds", "Gap between output tokens, pooled over the level's ok requests."),
     "tpot": ("loadgen_level_tpot_seconds", "Time per output token after the first, one sample a request."),
     "e2el": ("loadgen_level_e2el_seconds", "Time from the send to the last token of the level's ok requests."),

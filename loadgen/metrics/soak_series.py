@@ -12,6 +12,8 @@ SOAK_GAUGES: Mapping[str, tuple[str, float, str]] = {
     "p95_ttft_ms": ("ttft_p95_seconds", 1e-3, "P95 of the time to first token."),
     "p50_tpot_ms": ("tpot_p50_seconds", 1e-3, "P50 of the time per output token."),
     "p95_tpot_ms": ("tpot_p95_seconds", 1e-3, "P95 of the time per output token."),
+    "p50_longest_gap_ms": ("longest_gap_p50_seconds", 1e-3, "P50 of the longest gap in a request's stream."),
+    "p95_longest_gap_ms": ("longest_gap_p95_seconds", 1e-3, "P95 of the longest gap in a request's stream."),
     "output_throughput": ("output_tokens_per_second", 1.0, "output tokens a second."),
     "request_throughput": ("requests_per_second", 1.0, "requests that ended ok, a second."),
     "error_rate": ("error_ratio", 1.0, "share of the requests that failed."),

@@ -20,6 +20,7 @@ from loadgen.stats.answers import ALL_FAILED, NONE_VALID
 from loadgen.stats.asked import asked_of, is_open
 from loadgen.stats.digits import digits
 from loadgen.stats.open_rules import is_saturated
+from loadgen.stats.server_rules import told_beside
 from loadgen.stats.settings import swept_settings
 
 PLAN_VERSION = 1
@@ -268,7 +269,8 @@ class _Option:
                 f"loop at the equal rate: --request-rate {self.capacity.rps:.4g}"
             )
         if self.level["warnings"]:
-            found.append(f"the level is in doubt: {', '.join(w['rule'] for w in self.level['warnings'])}")
+            doubts = f"the level is in doubt: {', '.join(w['rule'] for w in self.level['warnings'])}"
+            found.append(f"{doubts}.{told_beside(self.level)}".rstrip("."))
         found += self._untold()
         if self.gpus_source == "assumed":
             found.append("one GPU for each replica is assumed; give --gpus-per-replica where it is another number")

@@ -40,9 +40,10 @@ from loadgen.report.phases_table import phase_rows
 from loadgen.report.server_table import gpu_lines, limit_lines, outside_lines, server_headings, server_rows
 from loadgen.report.soak_chart import marked_lines, soak_charts
 from loadgen.report.turns import turn_headings, turn_lines, turn_rows
-from loadgen.stats.answers import answer_lines
+from loadgen.stats.answers import TITLES, answer_lines
 from loadgen.stats.asked import asked_number
 from loadgen.stats.settings import by_kind, swept_settings
+from loadgen.stats.soak import BAD, DOUBT, GOOD, standing
 
 _GROUPS = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2E": "e2el"}
 _OPEN_GROUPS = {
@@ -94,6 +95,7 @@ def page(
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     swept = swept_settings(levels)
     marks = _marks(answers)
+    soak = standing(answers.get("soak") or ())
     charts = (
         ()
         if _is_one_soak(levels)
@@ -109,6 +111,7 @@ def page(
         conditions=conditions,
         run=run or HowRun(),
         answers=_by_title(answer_lines(answers)),
+        kinds={title: _kind(title, soak) for title in TITLES.values()},
         no_answer=_no_answer(levels),
         # vl-convert escapes what it draws, and the page must not escape the drawing itself.
         charts=[Markup(chart) for chart in charts if chart is not None],
@@ -155,6 +158,13 @@ def _marks(answers: Mapping[str, Any]) -> dict[int, list[str]]:
 def _is_one_soak(levels: Sequence[Level]) -> bool:
     """Whether there is one load only, so that nothing can be drawn against it, and windows that can be drawn instead."""
     return len(levels) == 1 and bool((levels[0].get("soak") or {}).get("windows"))
+
+
+def _kind(title: str, soak: str) -> str:
+    """How an answer is shown. Where a soak drifted for the worse, what else is answered held for a part of it."""
+    if title == TITLES["soak"]:
+        return soak
+    return DOUBT if soak == BAD else GOOD
 
 
 def _by_title(lines: Sequence[tuple[str, str]]) -> dict[str, list[str]]:

@@ -38,10 +38,27 @@ def phase_rows(levels: Sequence[Level]) -> list[dict[str, object]]:
 def why(level: Level) -> str:
     """When the window opened, how long it was, and whether something drifted in it, in words."""
     opened = level["settle_reason"] if level["settled"] is not None else "after the warm-up that was given"
-    length = "until it was interrupted" if level["interrupted"] else level["window_reason"] or "as long as was given"
     steady = level["steady_state"]
     if steady["drifting"]:
         drift = f"{steady['figure']} drifted by {steady['drift_per_window']:+.0%}"
     else:
         drift = "no drift" if steady["judged"] else "too short to tell a drift"
+    length = _length(level)
+    if (soak := level.get("soak")) is not None:
+        length = f"the soak's last {number(level['window_s'])} s, {length}"
+        drift = f"within these: {drift}; over the whole soak: {_SOAK[soak['drift'], soak['worse']]}"
     return f"opened: {opened}; length: {length}; {drift}"
+
+
+def _length(level: Level) -> str:
+    if level["interrupted_by"]:
+        return "until it was stopped"
+    return "until it was interrupted" if level["interrupted"] else level["window_reason"] or "as long as was given"
+
+
+_SOAK = {
+    ("yes", True): "drift for the worse",
+    ("yes", False): "drift for the better",
+    ("undecided", False): "undecided",
+    ("no", False): "no drift",
+}

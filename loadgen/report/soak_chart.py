@@ -42,6 +42,7 @@ class _Chart:
 _CHARTS = (
     _Chart("Time to first token", "TTFT (ms)", {"P50": "p50_ttft_ms", "P95": "p95_ttft_ms"}),
     _Chart("Time per output token", "TPOT (ms)", {"P50": "p50_tpot_ms", "P95": "p95_tpot_ms"}),
+    _Chart("Longest gap in a stream", "longest gap (ms)", {"P50": "p50_longest_gap_ms", "P95": "p95_longest_gap_ms"}),
     _Chart("Output throughput", "output tokens / s", {"tok/s": "output_throughput"}),
     _Chart("Failed requests", "share of requests (%)", {"failed": "error_rate"}, 100.0, 100 * LEAST_SHARE_DRIFT),
     _Chart("KV cache of the server", "mean usage (%)", {"used": "kv_usage"}, 100.0, 100 * LEAST_KV_DRIFT),
@@ -185,7 +186,7 @@ def _trend(
     if told is None or told["drift"] != "yes":
         return []
     kept = [row for row in windows if row["mark"] is None and row.get(key) is not None]
-    hours = [row["start_s"] / 3600 for row in kept]
+    hours = [(row["start_s"] + row["window_s"] / 2) / 3600 for row in kept]
     slope = told["slope_per_hour"]
     start = statistics.median(row[key] - slope * hour for row, hour in zip(kept, hours, strict=True))
     return [

@@ -144,7 +144,8 @@ class Load(Section):
         if not given:
             raise ValueError("Nothing says how much load there is: give load.concurrency or load.request_rate.")
         if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} are given, and a level has one of them.")
+            limit = "; arrivals are limited by load.max_in_flight" if self.concurrency is not None else ""
+            raise ValueError(f"{' and '.join(given)} are given, and a level has one of them{limit}.")
         if self.open_loop and self.think_time is not None:
             raise ValueError(f"load.think_time is for users, and with {given[0]} there are none.")
         idle = [f"load.{key}" for key in OPEN_ONLY if getattr(self, key) != type(self).model_fields[key].default]

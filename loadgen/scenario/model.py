@@ -31,7 +31,7 @@ from loadgen.scenario.quantities import (
     parse_base_url,
 )
 from loadgen.scenario.request_rules import any_streams, check_requests
-from loadgen.scenario.safety import Safety, Soak, check_caps, check_soak
+from loadgen.scenario.safety import Safety, Soak, check_caps, check_soak, check_stops
 from loadgen.scenario.search_section import check_limits, ordered
 from loadgen.scenario.section import Section
 from loadgen.scenario.server import ServerSection, ServerSettings, VllmSettings
@@ -196,7 +196,8 @@ class Scenario(Section):
     @model_validator(mode="after")
     def _the_load_is_safe(self) -> Self:
         check_soak(self.soak, self.load)
-        check_caps(self.safety, self.load)
+        check_caps(self.safety, self.load, turns=self.workload.mean_turns())
+        check_stops(self.safety, self.target, streams=self.streams())
         return self
 
     @model_validator(mode="after")

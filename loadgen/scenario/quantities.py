@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Wi
 _NS_PER_UNIT = {"ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
 _LONGEST = 10**9  # of whatever unit; also keeps 1e999999999 from being computed
 _DURATION = re.compile(r"([+-]?[\d.]+(?:e[+-]?\d+)?)\s*(ms|s|m|h)?", re.IGNORECASE)
+_IN_PARTS = re.compile(r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", re.IGNORECASE)
 _ENDPOINT_PATH = re.compile(r"(/v1(/chat/completions|/completions)?)?/*$")
 
 
@@ -28,10 +29,14 @@ class Kind:
 
 
 def parse_duration(value: object) -> float:
-    """Seconds, exact to the nanosecond. `value`: "500ms", "5s", "2m", "1h", or a number of seconds (also as text).
+    """Seconds, exact to the nanosecond. `value`: "500ms", "5s", "2m", "1h", "1h30m", or a number of seconds (also as text).
 
     Raises ValueError for anything else, and for a negative time.
     """
+    parts = _IN_PARTS.fullmatch(value.strip()) if isinstance(value, str) else None
+    if parts is not None and any(parts.groups()):
+        hours, minutes, seconds = (int(part or 0) for part in parts.groups())
+        value = hours * 3600 + minutes * 60 + seconds
     match = _DURATION.fullmatch(str(value).strip()) if isinstance(value, str | int | float) else None
     try:
         if match is None or isinstance(value, bool):
@@ -39,7 +44,7 @@ def parse_duration(value: object) -> float:
         number = Decimal(match[1])
     except (ValueError, InvalidOperation):
         raise ValueError(
-            "That is not a duration: write a number with ms, s, m or h, such as 500ms, 20s or 5m."
+            "That is not a duration: write a number with ms, s, m or h, such as 500ms, 20s or 5m30s."
         ) from None
     if number < 0:
         raise ValueError("A duration cannot be negative.")
@@ -182,8 +187,12 @@ Number = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(not_
 
 _UNSIGNED = r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 _UNIT = "([mM]?[sS]|[mMhH])"
+_SEVERAL = r"(\d+[hH]\d+[mM](\d+[sS])?|\d+[hHmM]\d+[sS])"
 _DURATION_SCHEMA = {
-    "anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": rf"^ *{_UNSIGNED} *{_UNIT}? *$"}]
+    "anyOf": [
+        {"type": "number", "minimum": 0},
+        {"type": "string", "pattern": rf"^ *({_UNSIGNED} *{_UNIT}?|{_SEVERAL}) *$"},
+    ]
 }
 Duration = Annotated[
     float,
@@ -197,7 +206,7 @@ PositiveDuration = Annotated[Duration, AfterValidator(_above_zero)]
 Limit = Annotated[
     PositiveDuration,
     BeforeValidator(_with_unit),
-    WithJsonSchema({"type": "string", "pattern": rf"^ *{_UNSIGNED} *{_UNIT} *$"}),
+    WithJsonSchema({"type": "string", "pattern": rf"^ *({_UNSIGNED} *{_UNIT}|{_SEVERAL}) *$"}),
 ]
 """A duration that is refused without its unit."""
 

@@ -28,6 +28,21 @@ def parse_server_metrics(value: object) -> str:
     return str(value).strip()
 
 
+_ENDPOINTS = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "completions",
+    "openai-chat": "chat",
+    "openai": "completions",
+    "vllm": "completions",
+}
+"""Paths of the API, and what vLLM's own benchmark calls its two kinds."""
+
+
+def parse_endpoint(value: object) -> object:
+    """`chat` or `completions` for another name of it; anything else as it is."""
+    return _ENDPOINTS.get(value, value) if isinstance(value, str) else value
+
+
 class Target(Section):
     """What is measured: a server that the run starts (`server`), or one that is there already (`base_url`)."""
 
@@ -40,8 +55,8 @@ class Target(Section):
         None, description="Root of an OpenAI-compatible server that is there already, such as http://127.0.0.1:8000."
     )
     model: Text | None = Field(None, description="Name of the model; null asks the server's /v1/models.")
-    endpoint: Annotated[Literal["chat", "completions"], Kind("chat|completions")] = Field(
-        "chat", description="API to load: /v1/chat/completions or /v1/completions."
+    endpoint: Annotated[Literal["chat", "completions"], BeforeValidator(parse_endpoint), Kind("chat|completions")] = (
+        Field("chat", description="API to load: /v1/chat/completions or /v1/completions.")
     )
     api_key_env: Annotated[str, Kind("NAME")] = Field(
         "OPENAI_API_KEY",
@@ -99,6 +114,11 @@ class Target(Section):
         None,
         description="Page with the server's own metrics, which is sampled while a level is measured; null is /metrics of "
         "base_url. `off` leaves them alone.",
+    )
+    shared: bool = Field(
+        False,
+        description="Others use the server while it is measured, and are meant to: their traffic leaves a level valid, with a "
+        "doubt, and its figures are those beside it. See [soak.md](soak.md#a-server-in-use).",
     )
     ready_timeout: PositiveDuration = Field(
         60.0, description="How long to wait until the server answers; 600s for a vLLM that is started."

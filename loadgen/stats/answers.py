@@ -23,18 +23,20 @@ from loadgen.stats.recommended import recommended
 from loadgen.stats.repeats import repeats, representative
 from loadgen.stats.settings import headline, setting_text, swept_settings
 from loadgen.stats.slo import slo_text
-from loadgen.stats.soak import soaks
+from loadgen.stats.soak import GOOD, soaks, standing
 
 Level = Mapping[str, Any]
 
 ALL_GOOD = 0
 ALL_FAILED = 1
 NONE_VALID = 3
+DRIFTED = 99
 
 
-def verdict(levels: Sequence[Level]) -> dict[str, Any]:
+def verdict(levels: Sequence[Level], *, fail_on_drift: bool = False) -> dict[str, Any]:
     """{valid_levels, invalid_levels, rests_on_invalid, exit_code}: 1 when no request of the run succeeded, 3 when no level is
-    valid or the answer rests on an invalid one, which `rests_on_invalid` then names; else it is None."""
+    valid or the answer rests on an invalid one, which `rests_on_invalid` then names; else it is None. 99 where neither is so, and
+    with `fail_on_drift` a soak drifted for the worse."""
     valid = sum(level["valid"] for level in levels)
     ok = sum(level["requests"]["ok"] for level in levels)
     ended = sum(sum(level["requests"].values()) for level in levels)
@@ -42,6 +44,12 @@ def verdict(levels: Sequence[Level]) -> dict[str, Any]:
     exit_code = NONE_VALID if rests or not valid else ALL_GOOD
     if not levels or (ended and not ok):
         exit_code = ALL_FAILED
+    if (
+        exit_code == ALL_GOOD
+        and fail_on_drift
+        and any((level.get("soak") or {"worse": False})["worse"] for level in levels)
+    ):
+        exit_code = DRIFTED
     return {
         "valid_levels": valid,
         "invalid_levels": len(levels) - valid,
@@ -113,10 +121,12 @@ def _nobody(said: Mapping[str, Any]) -> bool:
 
 
 def answer_lines(said: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(title, text) of every answer that there is, in the order of `TITLES`; what a capacity says already is not said again."""
+    """(title, text) of every answer that there is, in the order of `TITLES`; what a capacity says already is not said again.
+    A soak that did not go well comes first: what else is answered holds for a while at most."""
     lines = []
     told = {entry["level"] for entry in said.get("capacity") or []} - {None}
-    for name, title in TITLES.items():
+    last = standing(said.get("soak") or ()) == GOOD
+    for name, title in sorted(TITLES.items(), key=lambda one: one[0] != "soak" or last):
         found = said.get(name)
         if name == "highest_within_slo" and found is not None and (found["level"] in told or _nobody(said)):
             continue

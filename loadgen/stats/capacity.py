@@ -21,6 +21,7 @@ from loadgen.stats.isotonic import monotonic
 from loadgen.stats.long_run import t_quantile
 from loadgen.stats.more_needed import more_needed_s
 from loadgen.stats.open_rules import is_saturated
+from loadgen.stats.server_rules import told_beside
 from loadgen.stats.settings import by_setting, headline, setting_text, swept_settings
 from loadgen.stats.slo import slo_text
 
@@ -214,7 +215,7 @@ def _text(group: Sequence[Level], found: Found, settings: str) -> str:
     figures = ", ".join(_with_bound(key, one) for key, one in best["slo"].items())
     return (
         f"{conditions[:1].upper()}{conditions[1:]} keeps every SLO with its 95 % bound ({figures}) at "
-        f"{_rates(best)}; {_boundary(found)}{_against(found)}."
+        f"{_rates(best)}; {_boundary(found)}{_against(found)}.{told_beside(best)}"
     )
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from loadgen.stats.soak_rules import is_shorter_soak
+
 Level = Mapping[str, Any]
 
 MOST_LAG_MS = 10.0
@@ -110,6 +112,7 @@ def coalesced(level: Level) -> str | None:
 
 def not_watched(level: Level) -> str | None:
     watched = sum(worker["loop_lag_p99_ms"] is not None for worker in level["client"]["workers"])
-    if watched >= level["workers"]:
+    # One that is gone has a rule of its own, and so has a soak that was cut short.
+    if watched + level["lost_workers"] >= level["workers"] or is_shorter_soak(level):
         return None
     return f"{watched} of {level['workers']} workers reported how late they were."

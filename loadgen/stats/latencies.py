@@ -95,6 +95,15 @@ def chunk_gaps(c: Columns) -> Gaps:
     return _gaps(c, c.request, c.arrivals_ns, c.tokens)
 
 
+def longest_gap_ns(c: Columns) -> Floats:
+    """The longest gap between two events of each ok request, shape (n,): a stall in its stream, which TPOT spreads over all its
+    tokens. NaN without a gap."""
+    every = chunk_gaps(c)
+    longest = np.full(c.n, -np.inf)
+    np.maximum.at(longest, every.request[every.ends_gap], every.gap_ns[every.ends_gap])
+    return np.where(np.isinf(longest), np.nan, longest)
+
+
 def itl_gaps(c: Columns, every: Gaps) -> Gaps:
     """The gaps that enter ITL, of `every` gap: they bring tokens, N is known, and they are not coalesced. What came before
     events that were read together is a gap like any other: a stall that ends in a burst is a stall.

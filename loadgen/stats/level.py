@@ -49,6 +49,8 @@ def level_object(
     kinds: Sequence[RequestKind] = (),
     server: Sequence[ServerSample] = (),
     settings: Mapping[str, Any] | None = None,
+    shared_target: bool = False,
+    soak: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Everything that is said of one level, as JSON-able Python values.
 
@@ -56,6 +58,7 @@ def level_object(
     them, for what lies in the window is decided by time. `slo` has milliseconds (a share for `error_rate`), see
     `loadgen.stats.slo`. `audit` is what an audited run knows beside the records. `kinds` are the classes of the workload, in their order.
     `settings` are all that the server was started with; None: there are no others than those of `plan.server`, which name the level.
+    `shared_target`: others use the server too, and are meant to. `soak` is what is said of a soak, by `loadgen.stats.soak`.
     Raises ValueError for a window without length or an unknown SLO.
     """
     window = (plan.window_start_ns, plan.window_end_ns)
@@ -96,6 +99,7 @@ def level_object(
         "request_rate": plan.request_rate,
         "server": dict(plan.server),
         "effective": plan.effective,
+        "shared_target": shared_target,
         "window_s": window_s,
         "requests": {OK: statuses.pop(OK, 0), **dict(sorted(statuses.items()))},
         "error_rate": error_rate,
@@ -129,7 +133,7 @@ def level_object(
         "audit": None if audit is None else audit_figures([r for r in belonging if r.status == OK], audit),
         **server_part(c, server, window, plan.drained_ns),
         "limit": None,
-        "soak": None,
+        "soak": soak,
         "ttft_ms_per_input_token": ttft_ms_per_input_token(c, begun),
         "clock_change_ms": None if plan.clock_change_ns is None else plan.clock_change_ns / 1e6,
         "workers": plan.workers,

@@ -9,6 +9,7 @@ from loadgen.stats import open_rules
 from loadgen.stats.client_rules import Level, percent
 from loadgen.stats.digits import digits
 from loadgen.stats.open_rules import is_saturated
+from loadgen.stats.soak_rules import TOO_SHORT, is_shorter_soak
 
 FEWEST_OK = 10
 """Below it not even the median has five samples beyond it."""
@@ -38,9 +39,11 @@ _CUT_OFF = "The level was interrupted before its requests had ended."
 
 
 def interrupted(level: Level) -> str | None:
-    if not level["interrupted"]:
+    if not level["interrupted"] or is_shorter_soak(level):
         return None
-    return f"The level was ended early. {level['interrupted_by']}" if level["interrupted_by"] else _CUT_OFF
+    if level["interrupted_by"]:
+        return f"The level was ended early. {level['interrupted_by']}"
+    return _CUT_OFF if level["soak"] is None else f"{_CUT_OFF} {TOO_SHORT}"
 
 
 def worker_lost(level: Level) -> str | None:

@@ -41,11 +41,26 @@ def _share_of_others(level: Level) -> float:
 
 
 def other_traffic(level: Level) -> str | None:
-    return _others(level) if _share_of_others(level) > MOST_OTHER_TRAFFIC else None
+    return _others(level) if not level["shared_target"] and _share_of_others(level) > MOST_OTHER_TRAFFIC else None
 
 
 def some_other_traffic(level: Level) -> str | None:
-    return _others(level) if SOME_OTHER_TRAFFIC < _share_of_others(level) <= MOST_OTHER_TRAFFIC else None
+    some = SOME_OTHER_TRAFFIC < _share_of_others(level) <= MOST_OTHER_TRAFFIC
+    return _others(level) if some and not level["shared_target"] else None
+
+
+def beside_other_traffic(level: Level) -> str | None:
+    """Of a server that is stated to be shared, however much others ask of it."""
+    if not level["shared_target"] or _share_of_others(level) <= SOME_OTHER_TRAFFIC:
+        return None
+    return f"{_others(level)} The target is shared, as stated: every figure is one beside that traffic, not the server's own."
+
+
+def told_beside(level: Level) -> str:
+    """What an answer that rests on a level of a shared target adds: a sentence with a space before it, or nothing."""
+    if not level.get("shared_target") or _share_of_others(level) <= SOME_OTHER_TRAFFIC:
+        return ""
+    return f" That is beside other traffic: about {percent(_share_of_others(level))} of what the server did was for others."
 
 
 def _others(level: Level) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 
 from loadgen.record import OK, is_failure
 from loadgen.stats.soak_trend import FEWEST, soak_trend
+from loadgen.stats.soak_windows import Rest
 
 Row = Mapping[str, Any]
 
@@ -24,6 +25,8 @@ LEAST_SHARE_DRIFT = 0.02
 """Change of the error rate over the soak below which it does not matter, as a share of all requests."""
 LEAST_KV_DRIFT = 0.1
 """The same of the KV cache's usage, as a share of the cache."""
+LEAST_LEFT_OUT = 0.01
+"""Of a window: a shorter rest at a soak's end is none."""
 YES, NO, UNDECIDED = "yes", "no", "undecided"
 
 
@@ -32,6 +35,7 @@ class _Figure:
     words: str
     least: float | None = None
     """Change over the soak that matters, in the figure's own unit; None takes the scenario's share of its median."""
+    more_is_better: bool = False
 
 
 FIGURES: Mapping[str, _Figure] = {
@@ -39,18 +43,22 @@ FIGURES: Mapping[str, _Figure] = {
     "p95_ttft_ms": _Figure("TTFT P95"),
     "p50_tpot_ms": _Figure("TPOT P50"),
     "p95_tpot_ms": _Figure("TPOT P95"),
-    "output_throughput": _Figure("output tokens/s"),
+    "p50_longest_gap_ms": _Figure("longest gap in a stream P50"),
+    "p95_longest_gap_ms": _Figure("longest gap in a stream P95"),
+    "output_throughput": _Figure("output tokens/s", more_is_better=True),
     "error_rate": _Figure("error rate", LEAST_SHARE_DRIFT),
     "kv_usage": _Figure("KV cache usage", LEAST_KV_DRIFT),
     "server_memory_bytes": _Figure("server memory"),
 }
 
 
-def soak_object(rows: Sequence[Row], *, window_s: float, max_drift: float, judged_s: float) -> dict[str, Any]:
+def soak_object(
+    rows: Sequence[Row], *, window_s: float, max_drift: float, judged_s: float, rest: Rest | None = None
+) -> dict[str, Any]:
     """What is said of a soak, as JSON-able values; `rows` as `SoakWindows` gives them, whole windows only.
 
     `max_drift`: change over the soak that matters, as a share of the median over its windows. `judged_s`: how much of the level
-    its own figures are of. `figures` has every one of `FIGURES`; None where it was not measured in `FEWEST` windows.
+    its own figures are of. `rest`: what is in no whole window; it is counted, and no part of a trend. `figures` has every one of `FIGURES`; None where it was not measured in `FEWEST` windows.
     """
     kept = {name: _kept(name, rows) for name in FIGURES}
     judged = sum(len(one) >= FEWEST for one in kept.values())
@@ -58,28 +66,41 @@ def soak_object(rows: Sequence[Row], *, window_s: float, max_drift: float, judge
         name: _judged(name, kept[name], max_drift, judged) if len(kept[name]) >= FEWEST else None for name in FIGURES
     }
     told = {name: one for name, one in figures.items() if one is not None}
-    drifting = [name for name, one in told.items() if one["drift"] == YES]
+    worse = [name for name, one in told.items() if one["drift"] == YES and not one["better"]]
+    better = [name for name, one in told.items() if one["drift"] == YES and one["better"]]
     undecided = [name for name, one in told.items() if one["drift"] == UNDECIDED]
-    statuses: Counter[str] = Counter()
+    rest = rest or Rest(0.0, {})
+    statuses: Counter[str] = Counter(rest.requests)
     for row in rows:
         statuses.update(row["requests"])
-    failed = sum(count for status, count in statuses.items() if is_failure(status))
+    failed = _failed(statuses)
     decided = statuses[OK] + failed
-    drift = YES if drifting else UNDECIDED if undecided or not told else NO
+    drift = YES if worse or better else UNDECIDED if undecided or not told else NO
     found = {
         "window_s": window_s,
         "duration_s": len(rows) * window_s,
         "judged_s": judged_s,
         "max_drift": max_drift,
         "drift": drift,
-        "requests": {OK: statuses[OK], **{k: n for k, n in sorted(statuses.items()) if k != OK}},
+        "worse": bool(worse),
+        "requests": _by_status(statuses),
         "error_rate": failed / decided if decided else None,
         "marked_windows": sum(row["mark"] is not None for row in rows),
         "server_restarts": sum(row["server_restarts"] for row in rows),
         "late_requests": sum(row["late_requests"] for row in rows),
+        "left_out_s": rest.duration_s,
+        "left_out_requests": _by_status(rest.requests),
         "figures": figures,
     }
-    return {**found, "text": _text(found, drifting, undecided), "windows": list(rows)}
+    return {**found, "text": _text(found, worse, better, undecided), "windows": list(rows)}
+
+
+def _failed(statuses: Mapping[str, int]) -> int:
+    return sum(count for status, count in statuses.items() if is_failure(status))
+
+
+def _by_status(statuses: Mapping[str, int]) -> dict[str, int]:
+    return {OK: statuses.get(OK, 0), **{name: n for name, n in sorted(statuses.items()) if name != OK}}
 
 
 def _kept(name: str, rows: Sequence[Row]) -> list[Row]:
@@ -112,6 +133,7 @@ def _judged(name: str, kept: Sequence[Row], max_drift: float, figures: int) -> d
         drift = UNDECIDED
     return {
         "drift": drift,
+        "better": (trend.slope > 0) == figure.more_is_better if trend.slope else None,
         "median": median,
         "slope_per_hour": trend.slope,
         "interval_per_hour": [trend.low, trend.high],
@@ -123,30 +145,51 @@ def _judged(name: str, kept: Sequence[Row], max_drift: float, figures: int) -> d
     }
 
 
-def _text(found: Mapping[str, Any], drifting: Sequence[str], undecided: Sequence[str]) -> str:
+def _text(found: Mapping[str, Any], worse: Sequence[str], better: Sequence[str], undecided: Sequence[str]) -> str:
     lasted = f"{_duration(found['duration_s'])} in windows of {_duration(found['window_s'])}"
     figures = found["figures"]
-    if drifting:
-        parts = [f"DRIFT over {lasted}: " + "; ".join(_in_words(name, figures[name]) for name in drifting)]
+
+    def listed(names: Sequence[str]) -> str:
+        return "; ".join(_in_words(name, figures[name]) for name in names)
+
+    if worse:
+        parts = [f"DRIFT for the worse over {lasted}: {listed(worse)}"]
+        if better:
+            parts.append(f"for the better: {listed(better)}")
+    elif better:
+        parts = [f"Drift for the better over {lasted}: {listed(better)}"]
+        parts += [f"drift for the worse cannot be ruled out for {listed(undecided)}"] * bool(undecided)
     elif found["drift"] == NO:
         parts = [f"No drift over {lasted}: nothing can have moved by as much as matters ({found['max_drift']:.0%})"]
     elif undecided:
-        parts = [
-            f"Undecided over {lasted}: no drift is clear, and it cannot be ruled out for "
-            + "; ".join(_in_words(name, figures[name]) for name in undecided)
-        ]
+        parts = [f"Undecided over {lasted}: no drift is clear, and it cannot be ruled out for {listed(undecided)}"]
     else:
         parts = [f"Undecided over {lasted}: a trend needs {FEWEST} windows without a mark"]
+    if found["left_out_s"] >= LEAST_LEFT_OUT * found["window_s"]:
+        parts.append(_left_out(found))
     if found["server_restarts"]:
         parts.append(f"the server began anew {_times(found['server_restarts'])}, and what leaks then begins anew too")
     if found["marked_windows"]:
         counted = "1 window is" if found["marked_windows"] == 1 else f"{found['marked_windows']} windows are"
         parts.append(f"{counted} marked (the server was away or began anew) and left out")
     if found["error_rate"]:
-        parts.append(f"{found['error_rate']:.2%} of all requests failed")
+        failed = _failed(found["requests"])
+        parts.append(f"{failed} of all {failed + found['requests'][OK]} requests failed ({found['error_rate']:.2%})")
     if found["judged_s"] < 0.99 * found["duration_s"]:
         parts.append(f"the level's own figures are of its last {_duration(found['judged_s'])}")
     return ". ".join(part[:1].upper() + part[1:] for part in parts) + "."
+
+
+def _left_out(found: Mapping[str, Any]) -> str:
+    """What of the soak is in no window: its end, where it is not as long as one."""
+    requests = found["left_out_requests"]
+    ended, failed = sum(requests.values()), _failed(requests)
+    told = "no request" if not ended else "1 request" if ended == 1 else f"{ended} requests"
+    told += f", {failed} of them failed," if failed else ""
+    return (
+        f"its last {_duration(found['left_out_s'])} are no whole window and left out of the trends; {told} ended there or in the "
+        "drain"
+    )
 
 
 def _in_words(name: str, figure: Mapping[str, Any]) -> str:
@@ -182,13 +225,28 @@ def _duration(seconds: float) -> str:
 
 
 def soaks(levels: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The soaks of a run as its answers: {level, concurrency, request_rate, server, drift, text}."""
+    """The soaks of a run as its answers: {level, concurrency, request_rate, server, drift, worse, valid, text}."""
     return [
         {
-            **{name: level[name] for name in ("level", "concurrency", "request_rate", "server")},
-            "drift": level["soak"]["drift"],
-            "text": level["soak"]["text"],
+            **{name: level[name] for name in ("level", "concurrency", "request_rate", "server", "valid")},
+            **{name: level["soak"][name] for name in ("drift", "worse")},
+            "text": level["soak"]["text"] + _invalid(level),
         }
         for level in levels
         if level.get("soak") is not None
     ]
+
+
+def _invalid(level: Mapping[str, Any]) -> str:
+    return "" if level["valid"] else f" The level is invalid: {', '.join(one['rule'] for one in level['reasons'])}."
+
+
+GOOD, DOUBT, BAD = "good", "doubt", "bad"
+
+
+def standing(said: Sequence[Mapping[str, Any]]) -> str:
+    """Of the soaks of a run, as `soaks` gives them, how the worst of them went: one that drifted for the worse is bad; one that
+    is undecided, drifted for the better or is invalid is a doubt."""
+    if any(one["worse"] for one in said):
+        return BAD
+    return DOUBT if any(one["drift"] != NO or not one["valid"] for one in said) else GOOD

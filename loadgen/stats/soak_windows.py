@@ -7,7 +7,7 @@ until it is sealed, then their percentiles; so memory grows by a row a window, h
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +16,12 @@ import numpy as np
 from loadgen.record import CENSORED, CONNECT, OK, RequestRecord, is_failure
 from loadgen.server_metrics.sample import ServerSample
 from loadgen.stats.columns import MISSING, Floats, columns
-from loadgen.stats.latencies import FROM_SCHEDULE, per_request_ns
+from loadgen.stats.latencies import FROM_SCHEDULE, longest_gap_ns, per_request_ns
 from loadgen.stats.percentile import nearest_rank
 
 SEAL_AFTER_NS = 15_000_000_000
 """A window is sealed so long after its end: records of remote workers may come a few seconds late."""
-LATENCIES = ("ttft", "tpot", "e2el")
+LATENCIES = ("ttft", "tpot", "e2el", "longest_gap")
 PERCENTS = (50, 95)
 RESTARTED = "the server began anew"
 NO_ANSWER = "no request succeeded"
@@ -54,6 +54,16 @@ class _Window:
                 self.sealed[f"p{percent}_{name}_ms"] = None if value is None else value / 1e6
         self.durations_ns = None
         self.kv_usage, self.waiting = _mean_of(self.kv_usage), _mean_of(self.waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What of a soak is in no whole window."""
+
+    duration_s: float
+    """Time at its end."""
+    requests: Mapping[str, int]
+    """By status, those that ended after the last whole window, in its drain too."""
 
 
 class SoakWindows:
@@ -90,7 +100,7 @@ class SoakWindows:
         self.newest_ns = max(self.newest_ns, int(c.finished_ns.max()))
         self.longest_ns = max(self.longest_ns, int((c.finished_ns - c.on_the_wire_ns)[c.ok].max(initial=0)))
         self._seal(self.newest_ns - SEAL_AFTER_NS)
-        durations = per_request_ns(c)
+        durations = {**per_request_ns(c), "longest_gap": longest_gap_ns(c)}
         if self._open_loop:
             durations |= {name: durations[scheduled] for name, scheduled in FROM_SCHEDULE.items()}
         where = (c.finished_ns - self.start_ns) // self.window_ns
@@ -151,6 +161,13 @@ class SoakWindows:
         given_up, self._censored = list(self._censored.values()), {}
         self._fold(given_up)
         return self.rows(0, max(0, end_ns - self.start_ns) // self.window_ns)
+
+    def rest(self, whole: int, end_ns: int) -> Rest:
+        """What came after so many `whole` windows of a soak that ended at `end_ns`; call it after `finish`."""
+        statuses: Counter[str] = Counter()
+        for window in self._windows[whole:]:
+            statuses.update(window.statuses)
+        return Rest(max(0, end_ns - self.start_ns - whole * self.window_ns) / 1e9, dict(statuses))
 
     def _row(self, number: int) -> dict[str, Any]:
         window, window_s = self._windows[number], self.window_ns / 1e9

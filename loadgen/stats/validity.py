@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from loadgen.stats import audit_rules, client_rules, open_rules, sample_rules, server_rules
+from loadgen.stats import audit_rules, client_rules, open_rules, remedies, sample_rules, server_rules
 from loadgen.stats.client_rules import Level
+from loadgen.stats.soak_rules import is_shorter_soak, soak_cut_short
 from loadgen.stats.turns import turns_of_the_start
 
 
@@ -23,10 +24,23 @@ class Rule:
     severity: Literal["invalid", "suspect"]
     evidence: Callable[[Level], str | None]
     remedy: str
+    better_remedy: Callable[[Level], str | None] | None = None
+    """One that fits the level, where it tells more; else None."""
+
+    def found(self, level: Level, evidence: str) -> dict[str, str]:
+        """What is reported of a level."""
+        better = None if self.better_remedy is None else self.better_remedy(level)
+        return {"rule": self.name, "evidence": evidence, "remedy": better or self.remedy}
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("interrupted", "invalid", sample_rules.interrupted, "Run the level again."),
+    Rule("interrupted", "invalid", sample_rules.interrupted, "Run the level again.", remedies.after_a_stop),
+    Rule(
+        "soak_cut_short",
+        "suspect",
+        soak_cut_short,
+        "Take it as a shorter soak. What needs the whole time, such as a slow leak, a new soak must show: one cannot be taken up again.",
+    ),
     Rule(
         "worker_lost",
         "invalid",
@@ -62,6 +76,7 @@ RULES: tuple[Rule, ...] = (
         "invalid",
         sample_rules.none_succeeded,
         "Send one request by hand to see what the target answers; check the URL, the model's name and the key.",
+        remedies.unanswered,
     ),
     Rule(
         "too_few_samples", "invalid", sample_rules.too_few, "Measure longer: raise `duration`, or shorten the outputs."
@@ -94,7 +109,8 @@ RULES: tuple[Rule, ...] = (
         "other_traffic",
         "invalid",
         server_rules.other_traffic,
-        "Keep others away from the server while it is measured, or measure one of its own.",
+        "Keep others away from the server while it is measured, or measure one of its own. Where it is shared and meant to be, "
+        "say `target.shared: true` (`--shared-target`).",
     ),
     Rule(
         "client_late",
@@ -197,6 +213,13 @@ RULES: tuple[Rule, ...] = (
         "Look for who else uses the server: health checks that generate, another client, a run that did not end.",
     ),
     Rule(
+        "beside_other_traffic",
+        "suspect",
+        server_rules.beside_other_traffic,
+        "Read the figures with that load in mind, and compare them only with those beside the like; for what the server "
+        "itself can do, measure it alone.",
+    ),
+    Rule(
         "prefix_cache_did_the_work",
         "suspect",
         server_rules.prefix_cache_did_the_work,
@@ -266,9 +289,8 @@ def judge(level: Level) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
     warnings: list[dict[str, str]] = []
     for rule in RULES:
         if evidence := rule.evidence(level):
-            found = {"rule": rule.name, "evidence": evidence, "remedy": rule.remedy}
-            (reasons if rule.severity == "invalid" else warnings).append(found)
-    if level["interrupted"]:
+            (reasons if rule.severity == "invalid" else warnings).append(rule.found(level, evidence))
+    if level["interrupted"] and not is_shorter_soak(level):
         # The rest follows from that, and its remedies would lead astray.
         return [found for found in reasons if found["rule"] in _BESIDE_INTERRUPTED], []
     return reasons, warnings

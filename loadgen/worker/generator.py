@@ -268,6 +268,10 @@ class Generator:
         # A copy, since the hub asks while the loop goes on.
         return sum(max(0, exchange.events - 3) for exchange in list(self._slots))
 
+    def begun_and_not_taken(self) -> int:
+        """Requests that are open, or have ended and the hub does not have their records yet."""
+        return len(self._slots) + sum(slot is not None for _, slot in list(self.finished))
+
     async def close(self) -> None:
         """Ends the probe and the connections; the users must have been stopped before."""
         self.health.stop()

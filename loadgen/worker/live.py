@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from loadgen.metrics.live import LiveLatencies
 from loadgen.record import RequestRecord, is_failure
 from loadgen.worker.generator import Generator
+from loadgen.worker.live_answers import LiveAnswers
 
 
 class LiveSends:
@@ -53,6 +55,7 @@ class LiveCounts:
         self._reported_output_tokens = 0
         self._latencies = LiveLatencies()
         self._sends = LiveSends()
+        self._answers = LiveAnswers()
 
     def add(self, records: Sequence[RequestRecord]) -> None:
         """Counts finished requests; only ok ones enter a latency."""
@@ -63,6 +66,7 @@ class LiveCounts:
             self._output_tokens += events if request.output_tokens is None else request.output_tokens
         self._latencies.add(records)
         self._sends.add(records)
+        self._answers.add(records)
 
     def output_tokens(self, load: Generator) -> int:
         """Tokens so far, those of open requests included; never goes down."""
@@ -73,13 +77,17 @@ class LiveCounts:
     def snapshot(self, load: Generator) -> dict[str, Any]:
         """Everything so far, with the tokens of open requests; plain data for a message.
 
-        `client` is what the worker's own health was since the last snapshot.
+        `client` is what the worker's own health was since the last snapshot, `answers` what the guards look at.
         """
+        # A copy, since the hub asks while the loop goes on.
+        answers = self._answers.snapshot(list(load.client.open), time.monotonic_ns(), load.plan.long_ttft_ns)
         return {
             "requests": dict(self._requests),
+            "begun": sum(self._requests.values()) + load.begun_and_not_taken(),
             "input_tokens": self._input_tokens,
             "output_tokens": self.output_tokens(load),
             "in_flight": len(load.client.open),
             "client": {**load.health.take_live(), **self._sends.take()},
             "histograms": self._latencies.snapshot(),
+            "answers": answers,
         }

@@ -127,13 +127,15 @@ def test_a_killed_worker_makes_its_level_invalid_and_the_next_one_is_measured_wi
         while not any(entry.plan.lost_workers for entry in RunFolder(run.folder).plans()):
             assert time.monotonic() - killed_s < 6, "the level was not marked within six seconds"
             time.sleep(0.05)
-        exit_code, _ = run.end()
+        exit_code, stderr = run.end()
+    assert "went missing: the level is invalid, and goes on with 1 of 2 workers until Ctrl-C ends it" in stderr
     first, second = run.levels()
     assert not first["valid"] and "worker_lost" in rules(first)
+    assert "client_not_watched" not in {warning["rule"] for warning in first["warnings"]}
     assert (first["workers"], first["lost_workers"]) == (2, 1)
     assert sound(second), second["reasons"]
     assert (second["workers"], second["lost_workers"]) == (1, 0)
-    assert exit_code == (0 if second["valid"] else 3)
+    assert exit_code == (0 if second["valid"] else 3), stderr
     assert_nothing_lost_or_double(run)
 
 

@@ -89,6 +89,36 @@ def test_a_run_whose_target_fails_stops_and_drains(tmp_path: Path) -> None:
     assert all(level["interrupted"] and "safety.stop_on_error_rate" in level["interrupted_by"] for level in levels)
 
 
+def test_a_run_whose_target_hangs_stops_long_before_its_timeouts(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ended = subprocess.run(
+        [*LOADGEN, "run", "--concurrency", "4", "-t", "60s", "--set", "server.faults=stall every=10", *SMALL]
+        + ["--stop-on-stall", "2s", "--drain-timeout", "1s", "--metrics-port", "off", "-o", str(run)],
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert "with 4 requests in flight the target has sent no token and no answer for" in ended.stderr
+    assert "Run the level again." not in ended.stdout
+    levels = json.loads((run / "summary.json").read_text())["levels"]
+    assert all(level["interrupted"] and "safety.stop_on_stall" in level["interrupted_by"] for level in levels)
+
+
+def test_a_stop_on_the_servers_ttft_needs_its_metrics(tmp_path: Path) -> None:
+    with running_simulator() as target:
+        ended = subprocess.run(
+            [*LOADGEN, "run", "--base-url", target.url, "--server-metrics", f"{target.url}/nothing", *SMALL]
+            + ["--stop-on-server-ttft", "1s", "--metrics-port", "off", "-o", str(tmp_path / "run")],
+            capture_output=True,
+            text=True,
+            timeout=110,
+        )
+    assert ended.returncode == 2
+    assert "safety.stop_on_server_ttft is 1 s, and the server's metrics tell no TTFT" in ended.stderr
+    assert "level 1/" not in ended.stderr
+
+
 def test_a_public_address_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     ended = loadgen_here("run", "--base-url", "http://8.8.8.8:8000", "-o", str(tmp_path / "run"))
     assert ended.returncode == 2

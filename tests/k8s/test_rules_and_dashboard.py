@@ -121,7 +121,7 @@ def test_levels_are_shown_by_concurrency_and_by_max_num_seqs() -> None:
 
 def test_a_soaks_figure_holds_until_the_next_window_and_is_not_drawn_over_one_without_it() -> None:
     shown = [panel for row, panel in panels() if row == "Soak"]
-    assert len(shown) == 8
+    assert len(shown) == 9
     for panel in shown:
         drawn = panel["fieldConfig"]["defaults"]["custom"]
         assert drawn["lineInterpolation"] == "stepAfter"

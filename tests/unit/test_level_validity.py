@@ -49,6 +49,39 @@ def test_level_in_which_everything_failed_names_the_failure() -> None:
     assert level["reasons"][0]["evidence"] == "None of 999 requests succeeded: 999 × http_503 (overloaded)."
 
 
+def remedies(level: dict[str, Any]) -> dict[str, str]:
+    return {one["rule"]: one["remedy"] for one in level["reasons"]}
+
+
+def test_after_a_stop_by_a_guard_nobody_is_told_to_run_the_level_again_as_it_was() -> None:
+    def remedy(by: str) -> str:
+        changes: dict[str, Any] = {"interrupted": True, "interrupted_by": by, "drained_ns": None}
+        return remedies(level_object(plan(concurrency=2, **changes), HEALTHY, [health()]))["interrupted"]
+
+    assert remedy("") == "Run the level again."
+    for by in ("The run stops: … safety.stop_on_stall is 3 s.", "The server ended."):
+        assert remedy(by).startswith("Look at the server first") and "Run the level again" not in remedy(by)
+    assert remedy("The run stops: … safety.max_request_rate, 5.").startswith("Lower the load")
+
+
+@pytest.mark.parametrize("status", ["timeout_first_token", "timeout_between_tokens", "timeout_total", "censored"])
+def test_a_server_that_stopped_answering_is_not_looked_for_at_another_address(status: str) -> None:
+    records = [request(i, status=status, finished_ms=i + 900, reason="no token within 60 s") for i in range(20)]
+    remedy = remedies(level_object(plan(concurrency=20), records, [health()]))["no_request_succeeded"]
+    assert "stopped answering" in remedy and "URL" not in remedy
+    # Users that hang since before the window have sent nothing in it.
+    hanging = [request(i - 500, status=status, finished_ms=5000, reason="no token") for i in range(20)]
+    remedy = remedies(level_object(plan(concurrency=20), hanging, [health()]))["no_request_succeeded"]
+    assert "stopped answering" in remedy
+
+
+@pytest.mark.parametrize("status", ["http_401", "connect", "timeout_connect", "not_a_stream"])
+def test_a_target_that_refuses_is_looked_for_at_its_address(status: str) -> None:
+    records = [request(i, status=status, finished_ms=i + 1, reason="no") for i in range(20)]
+    assert "check the URL" in remedies(level_object(plan(), records, [health()]))["no_request_succeeded"]
+    assert "check the URL" in remedies(level_object(plan(), [], [health()]))["no_request_succeeded"]
+
+
 def test_few_samples_are_invalid_and_somewhat_few_are_suspect() -> None:
     def sent(n: int) -> tuple[list[str], list[str]]:
         length = 1000 / n

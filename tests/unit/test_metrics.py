@@ -59,6 +59,7 @@ def test_workers_latest_snapshots_are_added_up() -> None:
     assert found["loadgen_time_to_first_token_seconds_count"] == 12
     assert found["loadgen_time_to_first_token_seconds_sum"] == pytest.approx(0.6)
     assert (found["loadgen_requests_in_flight"], found["loadgen_workers"]) == (3, 2)
+    assert found['loadgen_requests_total{status="timeout_between_tokens"}'] == 0, "there before its first failure"
     assert found["loadgen_client_loop_lag_seconds"] == 0.004
     assert (metrics.output_tokens(), metrics.failed(), metrics.in_flight()) == (120, 2, 3)
 
@@ -86,7 +87,7 @@ def test_counters_stay_when_a_worker_vanishes_and_when_it_restarts() -> None:
     metrics.remove_worker("a")
     found = shown(metrics)
     assert found['loadgen_requests_total{status="ok"}'] == 10
-    assert (found["loadgen_requests_in_flight"], found["loadgen_workers"]) == (0, 0)
+    assert (found["loadgen_requests_in_flight"], found["loadgen_workers"], found["loadgen_workers_lost"]) == (0, 0, 1)
 
     metrics.update_worker("a", snapshot(1))
     metrics.update_worker("a", snapshot(2))
@@ -94,6 +95,9 @@ def test_counters_stay_when_a_worker_vanishes_and_when_it_restarts() -> None:
     assert found['loadgen_requests_total{status="ok"}'] == 12
     assert found["loadgen_time_to_first_token_seconds_count"] == 12
     assert found["loadgen_output_tokens_total"] == 120
+    metrics.remove_worker("a")
+    metrics.finished()
+    assert shown(metrics)["loadgen_workers_lost"] == 0, "a worker that leaves when the run has ended is not lost"
 
 
 def test_target_follows_the_level_and_nothing_is_in_flight_after_the_run() -> None:

@@ -97,6 +97,7 @@ def test_a_rate_on_the_command_line_replaces_users_that_think(tmp_path: Path) ->
     ("load", "words"),
     [
         ({"request_rate": "1", "concurrency": "2"}, "load.concurrency and load.request_rate are given"),
+        ({"request_rate": "1", "concurrency": "2"}, "; arrivals are limited by load.max_in_flight."),
         ({"request_rate": "1", "stages": "1s:1"}, "load.request_rate and load.stages are given"),
         ({"concurrency": "none"}, "give load.concurrency or load.request_rate"),
         ({"burstiness": "2"}, "load.burstiness has no meaning in a closed loop"),

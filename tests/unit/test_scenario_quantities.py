@@ -17,14 +17,38 @@ from loadgen.scenario.quantities import format_duration, format_share, parse_bas
         (3, 3.0),
         (0.25, 0.25),
         ("0", 0.0),
+        ("1m30s", 90.0),
+        ("1h30m", 5400.0),
+        ("1H2M3S", 3723.0),
+        (" 1h5s ", 3605.0),
     ],
 )
-def test_a_duration_is_a_number_with_a_unit_or_of_seconds(written: object, seconds: float) -> None:
+def test_a_duration_is_a_number_with_a_unit_several_of_these_or_seconds(written: object, seconds: float) -> None:
     assert parse_duration(written) == seconds
 
 
 @pytest.mark.parametrize(
-    "written", ["", "s", "1 week", "5sec", "-1s", -1, True, None, [5], "1.2.3s", "nan", float("nan"), float("inf")]
+    "written",
+    [
+        "",
+        "s",
+        "1 week",
+        "5sec",
+        "-1s",
+        -1,
+        True,
+        None,
+        [5],
+        "1.2.3s",
+        "30s1m",
+        "1m30",
+        "1.5m30s",
+        "1m-30s",
+        "1m 30s",
+        "nan",
+        float("nan"),
+        float("inf"),
+    ],
 )
 def test_anything_else_is_not_a_duration(written: object) -> None:
     with pytest.raises(ValueError, match="duration"):

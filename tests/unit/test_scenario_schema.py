@@ -46,6 +46,8 @@ CLASSES = (
 )
 GOOD = [
     "load: {warmup: 500ms, duration: 2m, drain_timeout: 1.5h, ramp: 3, max_warmup: 1e2s}",
+    "load: {duration: 5m30s, warmup: 1h2m3s, ramp: 1h5s}",
+    "slo: {e2el_p95: 1m30s}",
     "load: {concurrency: 4}",
     "load: {concurrency: [1, 2, 4]}",
     "load: {concurrency: '1,2,4'}",

@@ -7,6 +7,7 @@ import pytest
 
 from loadgen.report.server_table import outside_lines
 from loadgen.server_metrics.sample import ServerSample
+from loadgen.stats.capacity import capacities
 from loadgen.stats.level import level_object
 from loadgen.stats.server_rules import settings_mismatch
 from tests.level_records import closed_loop, health, plan, request
@@ -73,6 +74,32 @@ def test_more_requests_in_flight_and_more_tokens_are_other_traffic(share: float,
     assert expected - 0.03 < found["other_traffic_share"] <= expected + 1e-9
     told = next(each for each in (*one["reasons"], *one["warnings"]) if each["rule"] == rule)["evidence"]
     assert "10 requests ran or waited there on average, 8 ours" in told
+
+
+@pytest.mark.parametrize("share", [0.04, 0.2])
+def test_of_a_server_that_is_stated_to_be_shared_others_are_a_doubt_and_no_reason(share: float) -> None:
+    samples = [showing(one, running=one.gauges["running"] + 2) for one in grown(share, "generation_tokens")]
+    one = level_object(plan(0, 10_000, concurrency=8), RECORDS, [health()], server=samples, shared_target=True)
+    assert one["valid"] and one["shared_target"]
+    assert rules(one) & OF_THE_SERVER == set()
+    (doubt,) = (each for each in one["warnings"] if each["rule"] == "beside_other_traffic")
+    assert "of what the server did was for others" in doubt["evidence"] and "beside that traffic" in doubt["evidence"]
+    slo = {"ttft_p95": 60.0}
+    kept = level_object(
+        plan(0, 10_000, concurrency=8), RECORDS, [health()], server=samples, shared_target=True, slo=slo
+    )
+    (capacity,) = capacities([kept])
+    assert capacity["level"] == 0 and "That is beside other traffic: about" in capacity["text"]
+    alone = level_object(
+        plan(0, 10_000, concurrency=8), RECORDS, [health()], server=perfect_server(RECORDS, WINDOW), shared_target=True
+    )
+    assert "beside_other_traffic" not in rules(alone)
+
+
+def test_what_to_do_about_other_traffic_names_the_key_for_a_shared_server() -> None:
+    one = level([showing(one, running=one.gauges["running"] + 2) for one in grown(0.2, "generation_tokens")])
+    (reason,) = (each for each in one["reasons"] if each["rule"] == "other_traffic")
+    assert "target.shared: true" in reason["remedy"]
 
 
 def test_first_tokens_of_others_are_other_traffic_even_while_few_are_in_flight() -> None:

@@ -115,6 +115,9 @@ def test_a_clear_drift_has_its_slope_as_a_dashed_line() -> None:
     assert rising["soak"]["figures"]["p95_ttft_ms"]["drift"] == "yes"
     charts = drawn(rising)
     assert charts["Time to first token over the soak"].count('stroke-dasharray="6,4"') == 1
+    dashed = re.search(r'd="M([-\d.]+),([-\d.]+)L([-\d.]+),([-\d.]+)"[^>]*stroke-dasharray="6,4"', charts[_TTFT])
+    drawn_points = lines(charts[_TTFT])[-1]
+    assert dashed is not None and abs(float(dashed[1]) - drawn_points[0][0]) < 0.5  # not half a window beside them
     assert "stroke-dasharray" not in charts["Time per output token over the soak"]
 
 
