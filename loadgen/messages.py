@@ -92,8 +92,10 @@ class Configure(Message):
     clock_error_ns: int
     audit_addresses: list[str] | None = None
     """Of an audited run: the target's addresses, in the order in which the capture knows them."""
+    guarded: bool = False
+    """Whether the live reports tell what the guards of `safety` look at: it costs a look at every open request a second."""
     long_ttft_ns: int | None = None
-    """Requests that wait longer for their first token are told of in the live reports."""
+    """Requests that wait longer for their first token are told of there."""
 
 
 @dataclass(frozen=True, slots=True)

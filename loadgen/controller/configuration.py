@@ -54,6 +54,7 @@ def configuration(
         clock_offset_ns=worker.offset_ns,
         clock_error_ns=worker.error_ns,
         audit_addresses=None if capture is None else capture.addresses,
+        guarded=scenario.safety.looks_at_reports,
         long_ttft_ns=None if (limit := scenario.safety.stop_on_ttft) is None else round(limit * 1e9),
     )
 

@@ -77,6 +77,11 @@ class Safety(Section):
         30.0, description="The time that the stops above look back, all but stop_on_stall."
     )
 
+    @property
+    def looks_at_reports(self) -> bool:
+        """Whether a stop needs to know when the target was last heard, what waits, or what was sent."""
+        return (self.stop_on_stall, self.stop_on_ttft, self.max_request_rate) != (None, None, None)
+
 
 def check_soak(soak: Soak, load: Load) -> None:
     """Raises ValueError where a soak has no length, or windows that do not fit."""

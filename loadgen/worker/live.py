@@ -77,10 +77,13 @@ class LiveCounts:
     def snapshot(self, load: Generator) -> dict[str, Any]:
         """Everything so far, with the tokens of open requests; plain data for a message.
 
-        `client` is what the worker's own health was since the last snapshot, `answers` what the guards look at.
+        `client` is what the worker's own health was since the last snapshot, `answers` what the guards look at, where there are any.
         """
-        # A copy, since the hub asks while the loop goes on.
-        answers = self._answers.snapshot(list(load.client.open), time.monotonic_ns(), load.plan.long_ttft_ns)
+        answers = {}
+        if load.plan.guarded:
+            # A copy, since the hub asks while the loop goes on.
+            found = self._answers.snapshot(list(load.client.open), time.monotonic_ns(), load.plan.long_ttft_ns)
+            answers = {"answers": found}
         return {
             "requests": dict(self._requests),
             "begun": sum(self._requests.values()) + load.begun_and_not_taken(),
@@ -89,5 +92,5 @@ class LiveCounts:
             "in_flight": len(load.client.open),
             "client": {**load.health.take_live(), **self._sends.take()},
             "histograms": self._latencies.snapshot(),
-            "answers": answers,
+            **answers,
         }
