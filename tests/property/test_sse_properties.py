@@ -3,7 +3,7 @@
 import os
 from itertools import pairwise
 
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from loadgen.record import is_status
@@ -102,7 +102,9 @@ def test_any_line_end_gives_the_same_events(body: bytes, end: bytes) -> None:
 @given(st.lists(st.sampled_from(EVENTS), max_size=12), st.data())
 def test_any_mixture_of_line_ends_gives_the_same_events(events: list[bytes], data: st.DataObject) -> None:
     ends = st.sampled_from([b"\n", b"\r", b"\r\n"])
-    mixed = b"".join(e.replace(b"\n", data.draw(ends)) for e in events)
+    parts = [e.replace(b"\n", data.draw(ends)) for e in events]
+    assume(not any(a.endswith(b"\r") and b.startswith(b"\n") for a, b in pairwise(parts)))  # CR and LF are one line end
+    mixed = b"".join(parts)
     assert [e[0] for e in parse(mixed)[0]] == [e[0] for e in parse(b"".join(events))[0]]
 
 
