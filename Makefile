@@ -22,7 +22,7 @@ demo: setup ## start the simulator, sweep the concurrency, print the table, writ
 	$(BIN)/loadgen run scenarios/chat-capacity.yaml
 
 test: setup ## the everyday tests
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not alone"
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile -m "not alone"
 
 test-alone: setup ## the tests that compare instants, which need the machine for themselves
 	$(BIN)/python -m pytest -q -m alone

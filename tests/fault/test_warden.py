@@ -68,7 +68,7 @@ def started(
 
 
 def test_every_process_ends_also_one_that_left_the_group(mark: str, tmp_path: Path) -> None:
-    process = started(tmp_path, mark)
+    process = started(tmp_path, mark, patience_s=10)
     assert len(marked(mark)) == 4  # with the warden
     process.stop()
     assert marked(mark) == []

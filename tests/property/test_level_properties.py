@@ -132,7 +132,7 @@ def test_every_latency_equals_its_definition(given_records: list[RequestRecord])
     level = level_object(plan(START / 1e6, END / 1e6), given_records, [])
     for name, samples in expected_latencies(given_records).items():
         total = sum((weight for _, weight in samples), Fraction(0))
-        assert level[f"n_{name}"] == round(total), name
+        assert abs(level[f"n_{name}"] - total) <= 0.5 + 1e-9, name  # of a half, either way
         for percent in (50, 90, 95, 99):
             true = nearest_rank(samples, percent)
             assert same(level[f"p{percent}_{name}_ms"], None if true is None else true / 10**6), (name, percent)
