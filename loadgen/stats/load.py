@@ -103,13 +103,13 @@ def _share_of_cut_off(c: Columns, came: Floats) -> Floats:
     """What a token of each request is of it, were it cut off after `came` tokens; 0 where nothing tells. Shape (n,)."""
     wanted = c.output_tokens_requested
     asked = np.where(wanted != MISSING, np.maximum(wanted, came), np.inf)
-    if c.ok.any() and (np.round(came[c.ok]) == wanted[c.ok]).all():
-        return 1 / np.maximum(asked, 1)
     lengths = np.sort(came[c.ok & (came > 0)])
     longer = np.searchsorted(lengths, came)
     sums = np.concatenate((np.cumsum((1 / lengths)[::-1])[::-1], [0.0]))
     expected = sums[longer] / np.maximum(lengths.size - longer, 1)
-    return np.maximum(expected, 1 / np.maximum(asked, 1))
+    at_least = 1 / np.maximum(asked, 1)
+    kept = c.ok.any() and (np.round(came[c.ok]) == wanted[c.ok]).all()  # such as forced lengths
+    return np.where(kept & (wanted != MISSING), at_least, np.maximum(expected, at_least))
 
 
 def ended_after_change(plan: LevelPlan, c: Columns, begun: Flags) -> int | None:

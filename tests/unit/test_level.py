@@ -68,6 +68,9 @@ def test_where_all_ok_requests_had_what_they_were_asked_for_so_would_one_that_wa
     before = [normal(n, 100, 10, sent_ms=-900, output_tokens_requested=n) for n in (2, 6, 10)]
     cut_off = request(0, [100, 200, 300], n=None, status="censored", output_tokens_requested=20)
     assert level_object(plan(), [*before, cut_off], [])["served_request_rate"] == pytest.approx(3 / 20)
+    nobody_asked = request(0, [100, 200, 300], n=None, status="censored")
+    longer = (1 / 6 + 1 / 10) / 2
+    assert level_object(plan(), [*before, nobody_asked], [])["served_request_rate"] == pytest.approx(3 * longer)
 
 
 def test_an_event_of_a_request_that_was_cut_off_brought_as_many_tokens_as_others_did() -> None:
