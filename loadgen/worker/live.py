@@ -77,20 +77,20 @@ class LiveCounts:
     def snapshot(self, load: Generator) -> dict[str, Any]:
         """Everything so far, with the tokens of open requests; plain data for a message.
 
-        `client` is what the worker's own health was since the last snapshot, `answers` what the guards look at, where there are any.
+        `client` is what the worker's own health was since the last snapshot; `begun` and `answers` are what the guards look at,
+        where there are any.
         """
-        answers = {}
+        guarded: dict[str, Any] = {}
         if load.plan.guarded:
             # A copy, since the hub asks while the loop goes on.
-            found = self._answers.snapshot(list(load.client.open), time.monotonic_ns(), load.plan.long_ttft_ns)
-            answers = {"answers": found}
+            answers = self._answers.snapshot(list(load.client.open), time.monotonic_ns(), load.plan.long_ttft_ns)
+            guarded = {"begun": sum(self._requests.values()) + load.begun_and_not_taken(), "answers": answers}
         return {
             "requests": dict(self._requests),
-            "begun": sum(self._requests.values()) + load.begun_and_not_taken(),
             "input_tokens": self._input_tokens,
             "output_tokens": self.output_tokens(load),
             "in_flight": len(load.client.open),
             "client": {**load.health.take_live(), **self._sends.take()},
             "histograms": self._latencies.snapshot(),
-            **answers,
+            **guarded,
         }
